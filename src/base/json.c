@@ -1,0 +1,175 @@
+#include "base/json.h"
+
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+void json_setup(void)
+{
+    json_set_alloc_funcs(mem_alloc, mem_free);
+}
+
+/* jansson's own limit is 2048 levels; recursion in our walkers wants a smaller one. Strings are
+ * skipped so that brackets in text do not count. */
+static bool depth_ok(Str text)
+{
+    int depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < text.len; i++) {
+        const char c = text.ptr[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > JSON_DEPTH)
+                return false;
+        } else if (c == ']' || c == '}') {
+            depth--;
+        }
+    }
+    return true;
+}
+
+json_t *json_parse(const char *doc, Str text, Error *err)
+{
+    if (!depth_ok(text)) {
+        err_set(err, ERR_FORMAT, "%s: nested deeper than %d levels", doc, JSON_DEPTH);
+        return NULL;
+    }
+    json_error_t je;
+    json_t *v = json_loadb(text.ptr ? text.ptr : "", text.len,
+                           JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
+    if (v)
+        return v;
+    if (json_error_code(&je) == json_error_out_of_memory)
+        err_nomem(err, doc, text.len);
+    else
+        err_set(err, ERR_FORMAT, "%s: line %d, column %d: %s", doc, je.line, je.column, je.text);
+    return NULL;
+}
+
+static json_t *find(const json_t *obj, const char *key)
+{
+    json_t *v = json_object_get(obj, key);
+    return v && json_is_null(v) ? NULL : v;
+}
+
+static const char *type_name(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a real number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        break;
+    }
+    return "null";
+}
+
+static bool missing_key(const char *doc, const char *key, Error *err)
+{
+    return err_set(err, ERR_FORMAT, "%s: key \"%s\" is missing", doc, key);
+}
+
+static bool to_i64(const json_t *v, const char *doc, const char *key, int64_t lo, int64_t hi,
+                   int64_t *out, Error *err)
+{
+    int64_t n;
+    if (json_is_integer(v)) {
+        n = json_integer_value(v);
+    } else if (json_is_real(v) && floor(json_real_value(v)) == json_real_value(v) &&
+               fabs(json_real_value(v)) < 9e15) {
+        n = (int64_t)json_real_value(v);
+    } else {
+        return err_set(err, ERR_FORMAT, "%s: \"%s\" is %s, wanted an integer", doc, key,
+                       type_name(v));
+    }
+    if (n < lo || n > hi)
+        return err_set(err, ERR_FORMAT, "%s: \"%s\" is %" PRId64 ", wanted %" PRId64 " to %" PRId64,
+                       doc, key, n, lo, hi);
+    *out = n;
+    return true;
+}
+
+bool json_get_i64(const json_t *obj, const char *doc, const char *key, int64_t lo, int64_t hi,
+                  int64_t *out, Error *err)
+{
+    const json_t *v = find(obj, key);
+    return v ? to_i64(v, doc, key, lo, hi, out, err) : missing_key(doc, key, err);
+}
+
+bool json_get_int(const json_t *obj, const char *doc, const char *key, int lo, int hi, int *out,
+                  Error *err)
+{
+    int64_t n;
+    if (!json_get_i64(obj, doc, key, lo, hi, &n, err))
+        return false;
+    *out = (int)n;
+    return true;
+}
+
+bool json_get_int_or(const json_t *obj, const char *doc, const char *key, int lo, int hi,
+                     int missing, int *out, Error *err)
+{
+    if (find(obj, key))
+        return json_get_int(obj, doc, key, lo, hi, out, err);
+    *out = missing;
+    return true;
+}
+
+bool json_get_f64(const json_t *obj, const char *doc, const char *key, double *out, Error *err)
+{
+    const json_t *v = find(obj, key);
+    if (!v)
+        return missing_key(doc, key, err);
+    if (!json_is_number(v))
+        return err_set(err, ERR_FORMAT, "%s: \"%s\" is %s, wanted a number", doc, key,
+                       type_name(v));
+    *out = json_number_value(v);
+    return true;
+}
+
+bool json_get_f64_or(const json_t *obj, const char *doc, const char *key, double missing,
+                     double *out, Error *err)
+{
+    if (find(obj, key))
+        return json_get_f64(obj, doc, key, out, err);
+    *out = missing;
+    return true;
+}
+
+bool json_get_bool_or(const json_t *obj, const char *doc, const char *key, bool missing, bool *out,
+                      Error *err)
+{
+    const json_t *v = find(obj, key);
+    if (v && !json_is_boolean(v))
+        return err_set(err, ERR_FORMAT, "%s: \"%s\" is %s, wanted true or false", doc, key,
+                       type_name(v));
+    *out = v ? json_is_true(v) : missing;
+    return true;
+}
+
+bool json_get_str_or(const json_t *obj, const char *doc, const char *key, Str *out, Error *err)
+{
+    const json_t *v = find(obj, key);
+    if (v && !json_is_string(v))
+        return err_set(err, ERR_FORMAT, "%s: \"%s\" is %s, wanted a string", doc, key,
+                       type_name(v));
+    *out = v ? (Str){json_string_value(v), json_string_length(v)} : (Str){NULL, 0};
+    return true;
+}
