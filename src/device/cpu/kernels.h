@@ -1,0 +1,133 @@
+/* kernels.h: every CPU kernel that is not a weight product (those are lin.h), as a table filled
+ * weakest first.
+ *
+ * Activations are f32, row-major, [n_rows][width] with a row stride (ld, in floats). Kernels work
+ * on row or head ranges given by the caller, so one call is one tile of a stage; ranges that are
+ * disjoint write disjoint memory. Nothing is allocated. Each has a scalar reference (ops_ref.c:
+ * long sums in double) that is its definition. Results of a row never depend on other rows in the
+ * call, nor on the tile, so all of them are `invariant`. */
+#ifndef MERE_DEVICE_CPU_KERNELS_H
+#define MERE_DEVICE_CPU_KERNELS_H
+
+#include "base/format.h"
+
+/* Rotary table: cos/sin of each position are computed from inv_freq when the rows are known (once a
+ * step), f64 angle then f32. */
+typedef struct RopeArgs {
+    int head_dim;
+    int rot_dim;           /* dims that rotate, even, from the first; the rest pass */
+    bool pairs;            /* true: (2i, 2i+1); false: (i, i + rot_dim/2) */
+    float scale;           /* multiplies cos and sin (YaRN attention factor); 1 for none */
+    const float *inv_freq; /* [rot_dim / 2] */
+} RopeArgs;
+
+typedef enum KvType { KV_F16, KV_F32, KV_TYPE_COUNT } KvType;
+
+/* One layer's share of the page pool. Element (page p, kv head h, slot t, dim d) of K is at
+ * k + (((p * n_kv_heads) + h) * page_tokens + t) * head_dim + d elements of the KvType; V the same
+ * with v_dim. */
+typedef struct KvLayer {
+    uint8_t *k;
+    uint8_t *v;
+    int n_kv_heads;
+    int head_dim; /* of K and Q */
+    int v_dim;
+    int page_tokens; /* power of two */
+    KvType type;
+} KvLayer;
+
+/* Rows [row0, row0 + n_rows) are consecutive new tokens of one sequence whose kv positions are
+ * kv_len - n_rows .. kv_len - 1. */
+typedef struct AttnSeg {
+    int row0;
+    int n_rows;
+    int kv_len;           /* keys in the cache including this step's */
+    const int32_t *pages; /* pages[i] holds positions [i * page_tokens, (i + 1) * page_tokens); -1
+                             where a window has passed */
+} AttnSeg;
+
+typedef struct AttnArgs {
+    int n_heads; /* multiple of n_kv_heads; head h uses kv head h / (n_heads / n_kv_heads) */
+    float scale;
+    float softcap;      /* 0: none */
+    int window;         /* keys visible including itself; 0: all */
+    const float *sinks; /* [n_heads] or NULL */
+} AttnArgs;
+
+/* Gated delta net, one layer (families.md GDN). */
+typedef struct DeltaArgs {
+    int n_k_heads, n_v_heads; /* v head h uses k head h / (n_v_heads / n_k_heads) */
+    int k_dim, v_dim;
+} DeltaArgs;
+
+typedef struct CpuKernels {
+    /* y[r][i] = x[r][i] * rsqrt(mean(x[r]^2) + eps) * w[i]; in groups of `group` elements each
+     * normed alone (head norm: group = head_dim, w has `group` elements and repeats), group = width
+     * for a whole row. w NULL: no weight. x == y allowed. */
+    void (*rms_norm)(const float *x, int64_t ldx, const float *w, float eps, int width, int group,
+                     int rows, float *y, int64_t ldy);
+    /* y = act(gate) * up; width elements a row. */
+    void (*silu_mul)(const float *gate, int64_t ldg, const float *up, int64_t ldu, int width,
+                     int rows, float *y, int64_t ldy);
+    /* y[r][i] = x[r][i] * sigmoid(g[r][i]); with per_row, g has one number a row. x == y allowed.
+     */
+    void (*sigmoid_mul)(const float *x, int64_t ldx, const float *g, int64_t ldg, bool per_row,
+                        int width, int rows, float *y, int64_t ldy);
+    void (*add)(const float *a, int64_t lda, const float *b, int64_t ldb, int width, int rows,
+                float *y, int64_t ldy);
+    /* Rotates n_heads heads of each row in place; cs is [rows][rot_dim] : cos of each frequency,
+     * then sin. */
+    void (*rope)(float *x, int64_t ldx, int n_heads, const RopeArgs *rope, const float *cs,
+                 int rows);
+    void (*rope_table)(const RopeArgs *rope, const int32_t *pos, int rows, float *cs);
+    /* Writes new keys and values of rows into their slots: slots[r] = page * page_tokens + offset,
+     * -1: skip. k [rows][n_kv_heads * head_dim], v [rows][n_kv_heads * v_dim]. */
+    void (*kv_write)(const KvLayer *kv, const float *k, int64_t ldk, const float *v, int64_t ldv,
+                     const int32_t *slots, int rows);
+    /* out[r][h * v_dim ..] for query rows [q0, q1) of the segment (counted from seg->row0; q, out
+     * point at row 0 of the step) and kv head `kv_head` (all its query heads). Key j is visible to
+     * the query at position p when p - window < j <= p. Softmax in f32, online over blocks of keys
+     * at fixed positions (multiples of the block), so a result depends on neither the tile nor the
+     * chunking. work: attn_work_bytes. */
+    void (*attn)(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int kv_head, int q0,
+                 int q1, const float *q, int64_t ldq, float *out, int64_t ldo, uint8_t *work);
+    /* Router: softmax over n logits, top k (ties: lower index), optional renormalisation; ids,
+     * weights [rows][k], heaviest first. */
+    void (*route_softmax)(const float *logits, int64_t ld, int n, int k, bool renorm, int rows,
+                          int32_t *ids, float *weights);
+    /* Causal depthwise convolution then SiLU over the rows of one segment, channels [c0, c1): w
+     * [channels][width], state_in/out [channels][width - 1] are the inputs before the segment,
+     * oldest first. state_in NULL: zeros. x, y [n_rows] from the segment. */
+    void (*conv_silu)(const float *x, int64_t ldx, const float *w, int width, const float *state_in,
+                      float *state_out, int c0, int c1, int n_rows, float *y, int64_t ldy);
+    /* Delta rule for v heads [h0, h1) over n_rows rows of one segment. qkv [n_rows][2 * n_k_heads *
+     * k_dim + n_v_heads * v_dim] after the convolution (q | k | v), a and b [n_rows][n_v_heads]; q
+     * and k are L2-normalised here (x * rsqrt(sum x^2 + 1e-6)), q scaled by k_dim^-0.5; g =
+     * -exp(a_log) * softplus(a + dt_bias); beta = sigmoid(b). S = S*exp(g); S += k (beta (v - S^T
+     * k))^T; y = S^T q. state [n_v_heads][k_dim][v_dim] f32; state_in NULL: zeros; state_in ==
+     * state_out allowed. y [n_rows][n_v_heads * v_dim]. */
+    void (*delta)(const DeltaArgs *d, const float *qkv, int64_t ldx, const float *a, int64_t lda,
+                  const float *b, int64_t ldb, const float *a_log, const float *dt_bias,
+                  const float *state_in, float *state_out, int h0, int h1, int n_rows, float *y,
+                  int64_t ldy, uint8_t *work);
+    /* y = rms_norm(x over each `group`, w) * silu(z). */
+    void (*rms_norm_gated)(const float *x, int64_t ldx, const float *z, int64_t ldz, const float *w,
+                           float eps, int width, int group, int rows, float *y, int64_t ldy);
+    /* y[r] = row ids[r] of the table, dequantised; ids out of [0, n) give zeros. */
+    void (*embed)(const RowView *table, const int32_t *ids, int rows, float *y, int64_t ldy);
+    /* out[r] = sum_j weights[r][j] * x[place[r * k + j]][..] + (add ? add[r] : 0): gathers expert
+     * outputs back. j ascending. */
+    void (*combine)(const float *x, int64_t ldx, const int32_t *place, const float *weights, int k,
+                    const float *add, int64_t lda, int width, int rows, float *out, int64_t ldo);
+    /* Largest logit (ties: lowest id), and log(sum(exp(x - max))) + max. */
+    int32_t (*argmax)(const float *x, int n, float *max);
+    double (*log_sum_exp)(const float *x, int n, float max);
+} CpuKernels;
+
+/* Fills the table for an instruction set (lin.h's CPU_*), weakest first. Pure: a test can ask for
+ * any level. */
+void kernels_init(CpuKernels *k, unsigned isa);
+int64_t attn_work_bytes(const KvLayer *kv, const AttnArgs *a, int q_rows);
+int64_t delta_work_bytes(const DeltaArgs *d);
+
+#endif
