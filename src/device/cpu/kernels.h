@@ -23,9 +23,16 @@ typedef struct RopeArgs {
 
 typedef enum KvType { KV_F16, KV_F32, KV_TYPE_COUNT } KvType;
 
-/* One layer's share of the page pool. Element (page p, kv head h, slot t, dim d) of K is at
- * k + (((p * n_kv_heads) + h) * page_tokens + t) * head_dim + d elements of the KvType; V the same
- * with v_dim. */
+/* Keys of one tile, the unit of K's layout: one AVX-512 register of f32. */
+enum { KV_TILE = 16 };
+
+/* One layer's share of the page pool. The values of (page p, kv head h) start at element
+ * (p * n_kv_heads + h) * page_tokens * v_dim of v and are rows [page_tokens][v_dim]. The keys start
+ * at (p * n_kv_heads + h) * page_tokens * head_dim of k and are transposed in tiles of
+ * min(KV_TILE, page_tokens) slots: [page_tokens / tile][head_dim][tile] (kernels_k_index). So
+ * scores of neighbouring keys are lanes of one register without a shuffle, for one query row as for
+ * many, and each is the same chain of products over ascending d. Only kv_write and attn know the
+ * layout; whole pages may be copied as bytes. */
 typedef struct KvLayer {
     uint8_t *k;
     uint8_t *v;
@@ -45,6 +52,24 @@ typedef struct AttnSeg {
     const int32_t *pages; /* pages[i] holds positions [i * page_tokens, (i + 1) * page_tokens); -1
                              where a window has passed */
 } AttnSeg;
+
+/* Element of k that holds dim d of the key in `slot` (page * page_tokens + offset) of kv head h. */
+static inline int64_t kernels_k_index(const KvLayer *kv, int64_t slot, int h, int d)
+{
+    const int64_t page = slot / kv->page_tokens;
+    const int64_t t = slot % kv->page_tokens;
+    const int64_t tile = i64_min(KV_TILE, kv->page_tokens);
+    return ((page * kv->n_kv_heads + h) * kv->page_tokens + t / tile * tile) * kv->head_dim +
+           d * tile + t % tile;
+}
+
+/* Element of v that holds dim 0 of the value in `slot`; the other dims follow. */
+static inline int64_t kernels_v_index(const KvLayer *kv, int64_t slot, int h)
+{
+    const int64_t page = slot / kv->page_tokens;
+    const int64_t t = slot % kv->page_tokens;
+    return ((page * kv->n_kv_heads + h) * kv->page_tokens + t) * kv->v_dim;
+}
 
 typedef struct AttnArgs {
     int n_heads; /* multiple of n_kv_heads; head h uses kv head h / (n_heads / n_kv_heads) */
@@ -92,12 +117,14 @@ typedef struct CpuKernels {
     void (*attn)(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int kv_head, int q0,
                  int q1, const float *q, int64_t ldq, float *out, int64_t ldo, uint8_t *work);
     /* Router: softmax over n logits, top k (ties: lower index), optional renormalisation; ids,
-     * weights [rows][k], heaviest first. */
+     * weights [rows][k], heaviest first. k <= n <= 1024. NaN counts as -inf for the choice, so that
+     * ids are k different experts whatever comes in. */
     void (*route_softmax)(const float *logits, int64_t ld, int n, int k, bool renorm, int rows,
                           int32_t *ids, float *weights);
     /* Causal depthwise convolution then SiLU over the rows of one segment, channels [c0, c1): w
      * [channels][width], state_in/out [channels][width - 1] are the inputs before the segment,
-     * oldest first. state_in NULL: zeros. x, y [n_rows] from the segment. */
+     * oldest first. state_in NULL: zeros; state_in == state_out and x == y allowed. x, y [n_rows]
+     * from the segment; w, the states, x and y start at channel 0. width 1..8. */
     void (*conv_silu)(const float *x, int64_t ldx, const float *w, int width, const float *state_in,
                       float *state_out, int c0, int c1, int n_rows, float *y, int64_t ldy);
     /* Delta rule for v heads [h0, h1) over n_rows rows of one segment. qkv [n_rows][2 * n_k_heads *
@@ -105,7 +132,7 @@ typedef struct CpuKernels {
      * and k are L2-normalised here (x * rsqrt(sum x^2 + 1e-6)), q scaled by k_dim^-0.5; g =
      * -exp(a_log) * softplus(a + dt_bias); beta = sigmoid(b). S = S*exp(g); S += k (beta (v - S^T
      * k))^T; y = S^T q. state [n_v_heads][k_dim][v_dim] f32; state_in NULL: zeros; state_in ==
-     * state_out allowed. y [n_rows][n_v_heads * v_dim]. */
+     * state_out allowed. y [n_rows][n_v_heads * v_dim]. work: delta_work_bytes, 64-byte aligned. */
     void (*delta)(const DeltaArgs *d, const float *qkv, int64_t ldx, const float *a, int64_t lda,
                   const float *b, int64_t ldb, const float *a_log, const float *dt_bias,
                   const float *state_in, float *state_out, int h0, int h1, int n_rows, float *y,
@@ -119,7 +146,8 @@ typedef struct CpuKernels {
      * outputs back. j ascending. */
     void (*combine)(const float *x, int64_t ldx, const int32_t *place, const float *weights, int k,
                     const float *add, int64_t lda, int width, int rows, float *out, int64_t ldo);
-    /* Largest logit (ties: lowest id), and log(sum(exp(x - max))) + max. */
+    /* Largest logit (ties: lowest id; NaN is never the largest; 0 when all are NaN), and
+     * log(sum(exp(x - max))) + max. n >= 1. */
     int32_t (*argmax)(const float *x, int n, float *max);
     double (*log_sum_exp)(const float *x, int n, float max);
 } CpuKernels;
@@ -127,6 +155,8 @@ typedef struct CpuKernels {
 /* Fills the table for an instruction set (lin.h's CPU_*), weakest first. Pure: a test can ask for
  * any level. */
 void kernels_init(CpuKernels *k, unsigned isa);
+/* Scratch of one call, enough for every level. q_rows: the largest q1 - q0. About 32 query rows a
+ * call is best for prefill: fewer convert f16 keys more often, more leave the caches. */
 int64_t attn_work_bytes(const KvLayer *kv, const AttnArgs *a, int q_rows);
 int64_t delta_work_bytes(const DeltaArgs *d);
 
