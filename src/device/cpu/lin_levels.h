@@ -1,0 +1,18 @@
+/* lin_levels.h: what the files behind lin_select offer, one function per instruction set. Private
+ * to lin*.c.
+ *
+ * Each returns its kernel for the case, or NULL when the level has none that is better than the
+ * weaker levels'. Files are named after the set they are compiled for, so each function may be
+ * called only when that set is there; the kernels they return likewise. */
+#ifndef MERE_DEVICE_CPU_LIN_LEVELS_H
+#define MERE_DEVICE_CPU_LIN_LEVELS_H
+
+#include "device/cpu/lin.h"
+
+/* f32 rows as they are, zero up to a whole number of cache lines. */
+extern const LinLayout lin_layout_f32;
+
+/* Scalar: any format, any class, contract tree (lin_ref.c). */
+extern const LinKernel lin_ref;
+
+#endif
