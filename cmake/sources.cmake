@@ -14,7 +14,7 @@ endfunction()
 
 mere_layer(base USES PkgConfig::JANSSON Threads::Threads m)
 mere_layer(device USES mere_base)
-mere_layer(graph USES mere_base)
+mere_layer(graph USES mere_device mere_base)
 mere_layer(weights USES mere_base PkgConfig::XXHASH PkgConfig::CRYPTO)
 mere_layer(text USES mere_base PkgConfig::PCRE2 PkgConfig::UTF8PROC)
 mere_layer(model USES mere_graph mere_weights mere_base)
