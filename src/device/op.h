@@ -54,7 +54,7 @@ typedef struct Value {
     int base; /* value whose columns [col, col + width) this is; its own index when it owns memory
                */
     int col;
-    int first_op; /* lifetime in op indices, base values only; windows extend it */
+    int first_op; /* lifetime in phases of graph/plan.c, base values only; windows extend it */
     int last_op;
     int64_t offset; /* bytes in scratch, 64-aligned; base values only; -1: lives outside scratch
                        (logits) or never stored */

@@ -1,0 +1,346 @@
+#include "device/cpu/cpu.h"
+
+#include <string.h>
+
+int cpu_axis_rows(const Program *p, Axis axis)
+{
+    return axis == AXIS_ROWS ? p->step->n_rows : p->step->n_out;
+}
+
+float *cpu_value(const Program *p, int value)
+{
+    const Value *v = &p->plan->values[value];
+    const Value *base = &p->plan->values[v->base];
+    if (v->base == p->plan->out)
+        return p->step->logits + v->col;
+    return (float *)(void *)(p->scratch + base->offset) + v->col;
+}
+
+static int64_t ld(const Program *p, int value)
+{
+    return p->plan->values[value].ld;
+}
+
+/* ---- packed activations ---- */
+
+static void resolve_pack(const Program *p, int value)
+{
+    PackSet *set = &p->packs[value];
+    const Value *v = &p->plan->values[value];
+    const int rows = cpu_axis_rows(p, v->axis);
+    int64_t at = 0;
+    set->n_forms = 0;
+    for (int i = 0; i < set->n && rows > 0; i++) {
+        const LinKernel *kernel = lin_select(p->dev->isa, set->want[i].format, set->want[i].group,
+                                             p->dev->lin_class, rows);
+        int j = 0;
+        while (j < set->n_forms && set->form[j].layout != kernel->layout)
+            j++;
+        if (j < set->n_forms)
+            continue;
+        set->form[j].layout = kernel->layout;
+        set->form[j].row_bytes = kernel->layout->row_bytes(v->width);
+        set->form[j].at = at;
+        at += set->form[j].row_bytes * rows;
+        set->n_forms++;
+    }
+}
+
+static void pack_rows(const Program *p, int value, const float *x, int64_t ldx, int r0, int n)
+{
+    const PackSet *set = &p->packs[value];
+    uint8_t *base = p->pack_base + set->offset;
+    for (int j = 0; j < set->n_forms; j++)
+        set->form[j].layout->pack(x, ldx, NULL, n, p->plan->values[value].width,
+                                  base + set->form[j].at + set->form[j].row_bytes * r0);
+}
+
+/* ---- rows stages ---- */
+
+static int rows_tile(const Program *p, int rows)
+{
+    const int n_threads = team_size(p->dev->team);
+    return (int)i64_max(1, i64_min(ROW_TILE_MAX, rows / (4 * n_threads)));
+}
+
+int cpu_rows_tiles(const Program *p, const Stage *s)
+{
+    const int rows = cpu_axis_rows(p, s->axis);
+    const int tile = rows_tile(p, rows);
+    return (rows + tile - 1) / tile;
+}
+
+/* Where the rows of a value are during a chain: scratch, or this thread's buffer for values that
+ * are only ever packed. */
+typedef struct RowSpan {
+    float *x; /* row r0 */
+    int64_t ld;
+} RowSpan;
+
+static RowSpan span_of(const Program *p, const Op *by, int value, int r0, int thread)
+{
+    if (by && by->packed_only && by->out == value)
+        return (RowSpan){p->row_buf + p->row_buf_floats * thread, p->row_buf_ld};
+    return (RowSpan){cpu_value(p, value) + ld(p, value) * r0, ld(p, value)};
+}
+
+static void run_op(const Program *p, const Op *op, int r0, int n, int thread)
+{
+    const CpuKernels *k = &p->dev->kernels;
+    const Value *out = &p->plan->values[op->out];
+    const RowSpan y = span_of(p, op, op->out, r0, thread);
+    RowSpan a = {0};
+    RowSpan b = {0};
+    if (op->in[0] >= 0 && op->kind != OP_OUT_ROWS)
+        a = span_of(p, NULL, op->in[0], r0, thread);
+    if (op->in[1] >= 0)
+        b = span_of(p, NULL, op->in[1], r0, thread);
+    switch (op->kind) {
+    case OP_EMBED:
+        k->embed(&op->weight->segs[0], p->tokens + r0, n, y.x, y.ld);
+        break;
+    case OP_NORM:
+        k->rms_norm(a.x, a.ld, op->vec ? op->vec->v : NULL, op->eps, out->width, op->group, n, y.x,
+                    y.ld);
+        break;
+    case OP_NORM_GATED:
+        k->rms_norm_gated(a.x, a.ld, b.x, b.ld, op->vec->v, op->eps, out->width, op->group, n, y.x,
+                          y.ld);
+        break;
+    case OP_ADD:
+        k->add(a.x, a.ld, b.x, b.ld, out->width, n, y.x, y.ld);
+        break;
+    case OP_SILU_MUL:
+        k->silu_mul(a.x, a.ld, b.x, b.ld, out->width, n, y.x, y.ld);
+        break;
+    case OP_SIGMOID_MUL:
+        k->sigmoid_mul(a.x, a.ld, b.x, b.ld,
+                       p->plan->values[op->in[1]].width == 1 && out->width != 1, out->width, n, y.x,
+                       y.ld);
+        break;
+    case OP_ROPE: {
+        const RopeDesc *r = &op->u.rope;
+        const RopeArgs args = {r->head_dim, r->rot_dim, r->pairs, r->scale, r->inv_freq};
+        for (int i = 0; i < n; i++)
+            memcpy(y.x + y.ld * i, a.x + a.ld * i, (size_t)out->width * sizeof(float));
+        k->rope(y.x, y.ld, r->n_heads, &args, p->rope[r->table] + (int64_t)r0 * r->rot_dim, n);
+        break;
+    }
+    case OP_OUT_ROWS:
+        for (int i = 0; i < n; i++)
+            memcpy(y.x + y.ld * i,
+                   cpu_value(p, op->in[0]) + ld(p, op->in[0]) * p->step->out_rows[r0 + i],
+                   (size_t)out->width * sizeof(float));
+        break;
+    case OP_NONE:
+    case OP_LIN:
+    case OP_ATTN:
+    case OP_MOE:
+    case OP_CONV:
+    case OP_DELTA:
+    case OP_COUNT:
+        break;
+    }
+}
+
+static void write_kv(const Program *p, const Op *op, int r0, int n)
+{
+    const AttnDesc *a = &op->u.attn;
+    const KvLayer kv = cpu_kv_layer(p->pool, a->kv_group, a->kv_layer);
+    p->dev->kernels.kv_write(&kv, cpu_value(p, op->in[1]) + ld(p, op->in[1]) * r0, ld(p, op->in[1]),
+                             cpu_value(p, op->in[2]) + ld(p, op->in[2]) * r0, ld(p, op->in[2]),
+                             p->slots[a->kv_group] + r0, n);
+}
+
+void cpu_rows_run(Program *p, const Stage *s, int tile, int thread)
+{
+    const int rows = cpu_axis_rows(p, s->axis);
+    const int size = rows_tile(p, rows);
+    const int r0 = tile * size;
+    const int n = (int)i64_min(size, rows - r0);
+    const Op *last = NULL; /* its rows may be in the thread's buffer */
+    for (int i = 0; i < s->n_items; i++) {
+        const RowItem *item = &s->items[i];
+        switch (item->kind) {
+        case ROW_OP:
+            run_op(p, item->op, r0, n, thread);
+            last = item->op;
+            break;
+        case ROW_ROPE_TABLE: {
+            const RopeDesc *r = &p->plan->rope_tables[item->index];
+            const RopeArgs args = {r->head_dim, r->rot_dim, r->pairs, r->scale, r->inv_freq};
+            p->dev->kernels.rope_table(&args, p->pos + r0, n,
+                                       p->rope[item->index] + (int64_t)r0 * r->rot_dim);
+            break;
+        }
+        case ROW_KV_WRITE:
+            write_kv(p, item->op, r0, n);
+            break;
+        case ROW_PACK: {
+            const RowSpan x = span_of(p, last, item->index, r0, thread);
+            pack_rows(p, item->index, x.x, x.ld, r0, n);
+            break;
+        }
+        case ROW_COMBINE:
+            cpu_moe_combine(p, item->op, r0, r0 + n);
+            break;
+        }
+    }
+}
+
+/* ---- products ---- */
+
+int64_t cpu_lin_tile(const Program *p, const LinKernel *k, int64_t n, int rows)
+{
+    (void)rows;
+    /* Six tiles a thread even out threads of unequal speed; less than 32 rows a tile cost more in
+     * call than they gain. */
+    const int64_t share = n / (6 * (int64_t)team_size(p->dev->team));
+    return i64_round_up(i64_max(i64_min(share, 2048), i64_max(32, k->tile_rows)), k->tile_rows);
+}
+
+static void resolve_lin(Program *p, Stage *s)
+{
+    const Op *op = s->op;
+    const int rows = cpu_axis_rows(p, s->axis);
+    s->lin_tiles = 0;
+    for (int i = 0; i < op->weight->n_segs && rows > 0; i++) {
+        const RowView *w = &op->weight->segs[i];
+        LinSeg *seg = &s->lin[i];
+        const PackSet *set = &p->packs[op->in[0]];
+        seg->kernel = lin_select(p->dev->isa, w->format, w->group, p->dev->lin_class, rows);
+        int j = 0;
+        while (set->form[j].layout != seg->kernel->layout)
+            j++;
+        seg->x = p->pack_base + set->offset + set->form[j].at;
+        seg->tile = cpu_lin_tile(p, seg->kernel, op->weight->n, rows);
+        seg->n_tiles = (int)((w->n + seg->tile - 1) / seg->tile);
+        s->lin_tiles += seg->n_tiles;
+    }
+}
+
+void cpu_resolve(Program *p)
+{
+    if (p->step->n_rows == p->resolved_rows && p->step->n_out == p->resolved_out)
+        return;
+    p->resolved_rows = p->step->n_rows;
+    p->resolved_out = p->step->n_out;
+    for (int i = 0; i < p->plan->n_values; i++)
+        if (p->packs[i].n > 0)
+            resolve_pack(p, i);
+    for (int i = 0; i < p->n_stages; i++)
+        if (p->stages[i].lin)
+            resolve_lin(p, &p->stages[i]);
+}
+
+int cpu_lin_tiles(const Program *p, const Stage *s)
+{
+    (void)p;
+    return s->lin_tiles;
+}
+
+void cpu_lin_run(Program *p, const Stage *s, int tile, int thread)
+{
+    const Op *op = s->op;
+    const Weight *w = op->weight;
+    int64_t first = 0; /* row of the weight where the segment begins */
+    int i = 0;
+    for (; tile >= s->lin[i].n_tiles; i++) {
+        tile -= s->lin[i].n_tiles;
+        first += w->segs[i].n;
+    }
+    const LinSeg *seg = &s->lin[i];
+    const int64_t j0 = tile * seg->tile;
+    const LinOut out = {.y = cpu_value(p, op->out) + first,
+                        .ldy = ld(p, op->out),
+                        .bias = w->bias ? w->bias + first : NULL,
+                        .add = op->in[1] >= 0 ? cpu_value(p, op->in[1]) + first : NULL,
+                        .ld_add = op->in[1] >= 0 ? ld(p, op->in[1]) : 0};
+    seg->kernel->run(&w->segs[i], j0, i64_min(j0 + seg->tile, w->segs[i].n), seg->x,
+                     cpu_axis_rows(p, s->axis), &out, p->work + p->work_bytes * thread);
+}
+
+/* ---- attention ---- */
+
+int cpu_attn_tiles(const Program *p, const Stage *s)
+{
+    return p->n_attn_tiles * s->op->u.attn.n_kv_heads;
+}
+
+void cpu_attn_run(Program *p, const Stage *s, int tile, int thread)
+{
+    const Op *op = s->op;
+    const AttnDesc *a = &op->u.attn;
+    /* The last tiles of a segment see the most keys: start with them, so that the short ones fill
+     * the end. */
+    const AttnTile *t = &p->attn_tiles[p->n_attn_tiles - 1 - tile / a->n_kv_heads];
+    const Segment *seg = &p->step->segs[t->seg];
+    const KvLayer kv = cpu_kv_layer(p->pool, a->kv_group, a->kv_layer);
+    const AttnArgs args = {a->n_heads, a->scale, a->softcap, a->window,
+                           a->sinks ? a->sinks->v : NULL};
+    const AttnSeg as = {seg->row0, seg->n_rows, seg->kv_len, seg->pages[a->kv_group]};
+    p->dev->kernels.attn(&kv, &args, &as, tile % a->n_kv_heads, t->q0, t->q1,
+                         cpu_value(p, op->in[0]), ld(p, op->in[0]), cpu_value(p, op->out),
+                         ld(p, op->out), p->work + p->work_bytes * thread);
+}
+
+/* ---- recurrent ops: a tile is a segment and a block of channels or heads ---- */
+
+enum { CONV_BLOCK = 256 };
+
+static const float *state_in(const Program *p, const Segment *seg, int offset)
+{
+    return seg->state_in < 0 ? NULL
+                             : p->pool->state + p->plan->state_floats * seg->state_in + offset;
+}
+
+static float *state_out(const Program *p, const Segment *seg, int offset)
+{
+    return p->pool->state + p->plan->state_floats * seg->state_out + offset;
+}
+
+static int conv_blocks(const ConvDesc *c)
+{
+    return (c->channels + CONV_BLOCK - 1) / CONV_BLOCK;
+}
+
+int cpu_conv_tiles(const Program *p, const Stage *s)
+{
+    return p->step->n_segs * conv_blocks(&s->op->u.conv);
+}
+
+void cpu_conv_run(Program *p, const Stage *s, int tile, int thread)
+{
+    (void)thread;
+    const Op *op = s->op;
+    const ConvDesc *c = &op->u.conv;
+    const Segment *seg = &p->step->segs[tile / conv_blocks(c)];
+    const int c0 = tile % conv_blocks(c) * CONV_BLOCK;
+    p->dev->kernels.conv_silu(cpu_value(p, op->in[0]) + ld(p, op->in[0]) * seg->row0,
+                              ld(p, op->in[0]), c->w->v, c->width,
+                              state_in(p, seg, c->state_offset), state_out(p, seg, c->state_offset),
+                              c0, (int)i64_min(c0 + CONV_BLOCK, c->channels), seg->n_rows,
+                              cpu_value(p, op->out) + ld(p, op->out) * seg->row0, ld(p, op->out));
+}
+
+int cpu_delta_tiles(const Program *p, const Stage *s)
+{
+    return p->step->n_segs * s->op->u.delta.n_v_heads;
+}
+
+void cpu_delta_run(Program *p, const Stage *s, int tile, int thread)
+{
+    const Op *op = s->op;
+    const DeltaDesc *d = &op->u.delta;
+    const DeltaArgs args = {d->n_k_heads, d->n_v_heads, d->k_dim, d->v_dim};
+    const Segment *seg = &p->step->segs[tile / d->n_v_heads];
+    const int h = tile % d->n_v_heads;
+    const float *in[3];
+    for (int i = 0; i < 3; i++)
+        in[i] = cpu_value(p, op->in[i]) + ld(p, op->in[i]) * seg->row0;
+    p->dev->kernels.delta(&args, in[0], ld(p, op->in[0]), in[1], ld(p, op->in[1]), in[2],
+                          ld(p, op->in[2]), d->a_log->v, d->dt_bias->v,
+                          state_in(p, seg, d->state_offset), state_out(p, seg, d->state_offset), h,
+                          h + 1, seg->n_rows, cpu_value(p, op->out) + ld(p, op->out) * seg->row0,
+                          ld(p, op->out), p->work + p->work_bytes * thread);
+}
