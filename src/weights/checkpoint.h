@@ -56,7 +56,7 @@ MUST_CHECK bool checkpoint_strings(const Checkpoint *ck, Arena *a, const char *k
 const Tensor *checkpoint_find(const Checkpoint *ck, const char *name); /* NULL: no such tensor */
 bool checkpoint_has(const Checkpoint *ck, const char *name);
 int64_t checkpoint_n_tensors(const Checkpoint *ck);
-const Tensor *checkpoint_tensor(const Checkpoint *ck, int64_t i); /* in file order */
+const Tensor *checkpoint_tensor(const Checkpoint *ck, int64_t i); /* in the order of the headers */
 uint64_t checkpoint_bytes(const Checkpoint *ck);                  /* of all tensors */
 int checkpoint_n_files(const Checkpoint *ck);
 const char *checkpoint_file(const Checkpoint *ck, int file); /* its path */

@@ -3,6 +3,7 @@
 #ifndef MERE_WEIGHTS_TENSOR_H
 #define MERE_WEIGHTS_TENSOR_H
 
+#include "base/arena.h"
 #include "base/format.h"
 #include "base/str.h"
 
@@ -52,5 +53,19 @@ MUST_CHECK bool tensor_size(DType dtype, const int64_t *dims, int n_dims, const 
  * list is not in file order. `doc` names the file in the error. */
 MUST_CHECK bool tensor_check_overlap(const Tensor *t, int64_t n, const Tensor **scratch,
                                      const char *doc, Error *err);
+
+/* Names to tensors: open addressing over an array that the caller owns. */
+typedef struct TensorMap {
+    const Tensor *tensors;
+    uint32_t *slots; /* index + 1; 0: free */
+    uint32_t mask;
+} TensorMap;
+
+/* Room for n tensors of the array at `tensors` (which is filled as tensors are put). */
+MUST_CHECK bool tensor_map_init(TensorMap *m, Arena *a, const Tensor *tensors, int64_t n,
+                                Error *err);
+/* Adds tensors[i]; returns i, or the index of the tensor that already has its name. */
+int64_t tensor_map_put(TensorMap *m, int64_t i);
+const Tensor *tensor_map_find(const TensorMap *m, Str name); /* NULL: none */
 
 #endif
