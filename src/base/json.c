@@ -5,9 +5,21 @@
 #include <inttypes.h>
 #include <math.h>
 
+/* jansson reports a failed allocation as a syntax error or as nothing at all, so it is noted here.
+ * Its hooks take no context, hence the thread-local. */
+static _Thread_local bool alloc_failed;
+
+static void *alloc_noted(size_t bytes)
+{
+    void *p = mem_alloc(bytes);
+    if (!p)
+        alloc_failed = true;
+    return p;
+}
+
 void json_setup(void)
 {
-    json_set_alloc_funcs(mem_alloc, mem_free);
+    json_set_alloc_funcs(alloc_noted, mem_free);
 }
 
 /* jansson's own limit is 2048 levels; recursion in our walkers wants a smaller one. Strings are
@@ -42,11 +54,12 @@ json_t *json_parse(const char *doc, Str text, Error *err)
         return NULL;
     }
     json_error_t je;
+    alloc_failed = false;
     json_t *v = json_loadb(text.ptr ? text.ptr : "", text.len,
                            JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
     if (v)
         return v;
-    if (json_error_code(&je) == json_error_out_of_memory)
+    if (alloc_failed)
         err_nomem(err, doc, text.len);
     else
         err_set(err, ERR_FORMAT, "%s: line %d, column %d: %s", doc, je.line, je.column, je.text);
