@@ -306,6 +306,7 @@ static bool cpu_submit(Device *d, Program *p, KvPool *pool, const StepBlock *s, 
     if (!check_step(p, pool, s, err))
         return false;
     set_step(p, pool, s);
+    cpu_resolve(p);
     for (int i = 0; i < 2 * team_size(d->team); i++)
         atomic_store_explicit(&p->cursors[i].next, 0, memory_order_relaxed);
     team_run(d->team, run_program, p);
