@@ -106,7 +106,7 @@ typedef struct MereOptions {
 } MereOptions;
 #define MERE_OPTIONS_INIT                                                                          \
     {                                                                                              \
-        sizeof(MereOptions)                                                                        \
+        .size = sizeof(MereOptions)                                                                \
     }
 
 MereError *mere_error_clear(MereError *err);
