@@ -23,7 +23,7 @@ static double kv_load(const uint8_t *base, KvType type, int64_t at)
 static void attend(const KvLayer *kv, const AttnArgs *a, const int32_t *pages, int h, int from,
                    int to, const float *q, float sink, double *acc, float *out)
 {
-    double max = -INFINITY;
+    double max = -HUGE_VAL;
     double sum = 0.0;
     for (int d = 0; d < kv->v_dim; d++)
         acc[d] = 0.0;

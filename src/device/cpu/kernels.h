@@ -23,15 +23,16 @@ typedef struct RopeArgs {
 
 typedef enum KvType { KV_F16, KV_F32, KV_TYPE_COUNT } KvType;
 
-/* Keys of one tile, the unit of K's layout: one AVX-512 register of f32. */
-enum { KV_TILE = 16 };
+/* Most keys of a tile, the unit of K's layout: one block of attention. */
+enum { KV_TILE = 64 };
 
 /* One layer's share of the page pool. The values of (page p, kv head h) start at element
  * (p * n_kv_heads + h) * page_tokens * v_dim of v and are rows [page_tokens][v_dim]. The keys start
  * at (p * n_kv_heads + h) * page_tokens * head_dim of k and are transposed in tiles of
  * min(KV_TILE, page_tokens) slots: [page_tokens / tile][head_dim][tile] (kernels_k_index). So
  * scores of neighbouring keys are lanes of one register without a shuffle, for one query row as for
- * many, and each is the same chain of products over ascending d. Only kv_write and attn know the
+ * many, and each is the same chain of products over ascending d. Pages of 64 tokens or more are
+ * read as one stream and are fastest; those under 16 are for tests. Only kv_write and attn know the
  * layout; whole pages may be copied as bytes. */
 typedef struct KvLayer {
     uint8_t *k;

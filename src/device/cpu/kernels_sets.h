@@ -5,11 +5,20 @@
 
 #include "device/cpu/kernels.h"
 
-/* Rows that delta prepares together, and columns of the state that it keeps close. */
-enum { DELTA_BATCH = 32, DELTA_PANEL = 64 };
+/* Keys of a block of attention: its online softmax goes from multiple to multiple. */
+enum { ATTN_BLOCK = 64 };
+
+/* Rows that delta prepares together, and most columns of the state that it keeps close. */
+enum { DELTA_BATCH = 32, DELTA_STRIPE = 64 };
 
 void ops_ref_set(CpuKernels *k);
 void attn_ref_set(CpuKernels *k);
 void delta_ref_set(CpuKernels *k);
+void ops_avx2_set(CpuKernels *k);
+void attn_avx2_set(CpuKernels *k);
+void delta_avx2_set(CpuKernels *k);
+void ops_avx512_set(CpuKernels *k);
+void attn_avx512_set(CpuKernels *k);
+void delta_avx512_set(CpuKernels *k);
 
 #endif
