@@ -5,8 +5,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* jansson reports a failed allocation as a syntax error or as nothing at all, so it is noted here.
- * Its hooks take no context, hence the thread-local. */
+/* jansson reports a failed allocation as a syntax error, as nothing, or not at all (a string that
+ * lacks a character), so it is noted here. Its hooks take no context, hence the thread-local. */
 static _Thread_local bool alloc_failed;
 
 static void *alloc_noted(size_t bytes)
@@ -57,8 +57,9 @@ json_t *json_parse(const char *doc, Str text, Error *err)
     alloc_failed = false;
     json_t *v = json_loadb(text.ptr ? text.ptr : "", text.len,
                            JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
-    if (v)
+    if (v && !alloc_failed)
         return v;
+    json_decref(v);
     if (alloc_failed)
         err_nomem(err, doc, text.len);
     else
