@@ -1,0 +1,68 @@
+/* bpe.h: byte-pair encoding of one piece of text: start from bytes, always join the adjacent pair
+ * of lowest rank, the leftmost first.
+ *
+ * Short pieces scan for the lowest rank; long ones keep a heap, so that a megabyte of one letter
+ * takes O(n log n). Bpe is read-only after bpe_index: any thread. BpeWork is one encode's memory.
+ */
+#ifndef MERE_TEXT_BPE_H
+#define MERE_TEXT_BPE_H
+
+#include "text/vocab.h"
+
+typedef struct BpePair {
+    uint32_t left, right, rank;
+    uint32_t id; /* joined token + 1; 0: free slot */
+} BpePair;
+
+typedef struct Bpe {
+    const Vocab *vocab;
+    BpePair *pairs; /* open addressing, in an arena */
+    uint64_t mask;
+    BpePair *merges; /* [n_merges], until bpe_index */
+    int64_t n_merges, merges_cap;
+    int32_t byte_id[256]; /* -1: the vocabulary lacks this byte */
+    int32_t unk;          /* for bytes that it lacks; -1: they are dropped, as the reference does */
+    bool ignore_merges;   /* a piece that is itself a token is that token */
+} Bpe;
+
+/* The vocabulary must be indexed. */
+void bpe_init(Bpe *b, const Vocab *v);
+void bpe_free(Bpe *b); /* what is not in an arena */
+/* The merge of rank `rank`: left and right as bytes. A pair given twice keeps its last rank.
+ * ERR_FORMAT: a part or the result is no token. */
+MUST_CHECK bool bpe_add_merge(Bpe *b, Str left, Str right, uint32_t rank, Error *err);
+/* All merges are there: builds the table in `a`. */
+MUST_CHECK bool bpe_index(Arena *a, Bpe *b, Error *err);
+
+typedef struct BpeSym {
+    int32_t id; /* -1: joined into its left neighbour */
+    int32_t prev, next;
+} BpeSym;
+
+typedef struct BpeCand {
+    uint32_t rank;
+    int32_t at; /* left symbol */
+    int32_t id; /* joined token */
+} BpeCand;
+
+typedef struct BpeCached BpeCached;
+
+typedef struct BpeWork {
+    int32_t *ids; /* result */
+    int64_t n, cap;
+    BpeSym *syms;
+    int64_t syms_cap;
+    BpeCand *heap;
+    int64_t heap_n, heap_cap;
+    BpeCached *cache; /* recent pieces, direct mapped */
+    uint64_t cache_mask;
+} BpeWork;
+
+/* text_bytes sizes the piece cache: about one entry for 16 bytes, at most 16,384. */
+MUST_CHECK bool bpe_work_init(BpeWork *w, size_t text_bytes, Error *err);
+void bpe_work_free(BpeWork *w);
+MUST_CHECK bool bpe_push(BpeWork *w, int32_t id, Error *err);
+/* Appends the ids of one piece to w->ids. */
+MUST_CHECK bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err);
+
+#endif
