@@ -424,14 +424,14 @@ void gguf_close(Gguf *g)
     *g = (Gguf){0};
 }
 
-/* `quant` stands in `name` between separators, in any case. */
+/* `quant` is a whole word of `name`, in any case. '_' is inside a word ("Q4_K_M") but may come
+ * before one. */
 static bool names_quant(const char *name, Str quant)
 {
-    static const char separators[] = "-._";
     const size_t n = strlen(name);
     for (size_t i = 1; i + quant.len < n; i++)
-        if (strncasecmp(name + i, quant.ptr, quant.len) == 0 && strchr(separators, name[i - 1]) &&
-            strchr(separators, name[i + quant.len]))
+        if (strncasecmp(name + i, quant.ptr, quant.len) == 0 && strchr("-._", name[i - 1]) &&
+            strchr("-.", name[i + quant.len]))
             return true;
     return false;
 }

@@ -435,7 +435,7 @@ bool gguf_names_config(const Gguf *g, json_t **out, Error *err)
     bool ok = make_ints(&m) && make_shapes(&m) && make_layer_types(&m) && make_rope(&m) &&
               make_eos(&m) && make_vocab(&m) &&
               make_rest(&m, archs[i].model_type, archs[i].interleaved);
-    if (ok && m.failed)
+    if (m.failed) /* also where a value that could not be set was then found missing */
         ok = err_nomem(err, g->doc, 0);
     if (!ok) {
         json_decref(m.config);
