@@ -15,4 +15,11 @@ extern const LinLayout lin_layout_f32;
 /* Scalar: any format, any class, contract tree (lin_ref.c). */
 extern const LinKernel lin_ref;
 
+/* f32 activations in the contract tree: any format, any class, the reference's bits. Never NULL. */
+const LinKernel *lin_f32_avx2(FormatId format, int rows);
+const LinKernel *lin_f32_avx512(FormatId format, int rows);
+
+/* int8 activations (lin_acts.h), invariant, best for a few rows. NULL for PLAIN formats. */
+const LinKernel *lin_i8_avx512vnni(FormatId format);
+
 #endif
