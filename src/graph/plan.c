@@ -32,8 +32,9 @@ static void find_lifetimes(Graph *g)
             touch(g, op->in[j], phase);
         touch(g, op->out, phase);
         /* What follows is a new chain; experts' outputs are gathered (and the addend read) at its
-         * start. */
-        phase += heavy;
+         * start. The choice of output rows begins a chain and does not end it: a tile may write the
+         * next op's rows while another still reads the rows it chooses. */
+        phase += heavy && op->kind != OP_OUT_ROWS;
         if (op->kind == OP_MOE) {
             touch(g, op->in[2], phase);
             touch(g, op->out, phase);
