@@ -22,13 +22,16 @@ enum { N_TOKENS = 25, N_PREFILL = 17, VOCAB = 320, N_SEQS = 4, MAX_ROWS = 64 };
 
 /* Exact: what f32 arithmetic in another order may cost (the references differ by 4e-5 at most). */
 static const double exact_bound = 1e-4;
-/* Fast: 8-bit activations, f16 cache. A random net's logits are far flatter than a trained one's.
- */
-static const double fast_kl_bound = 0.02; /* nats, mean over the rows */
+/* Fast: 8-bit activations, f16 cache. Nats, mean over the rows. Measured are 1e-4 for the dense
+ * models; a random router's logits lie so close together that experts flip, worth up to 0.1 on a
+ * row (0.01 in the mean). */
+static const double dense_kl_bound = 0.001;
+static const double moe_kl_bound = 0.03;
 
 typedef struct Case {
     const char *name;
     bool mlx; /* stored with its weights; else generated */
+    bool moe;
 } Case;
 
 typedef struct Fixture {
@@ -284,20 +287,13 @@ static void test_fast(void **state)
 int main(void)
 {
     static Case cases[] = {
-        {"llama"},
-        {"llama_tied_rope3"},
-        {"llama_yarn"},
-        {"mistral"},
-        {"qwen3"},
-        {"qwen3_moe", .moe = true},
-        {"qwen3_next", .moe = true},
-        {"llama-4b64", .mlx = true},
-        {"llama-4b32", .mlx = true},
-        {"llama-8b64", .mlx = true},
-        {"llama-mxfp4", .mlx = true},
-        {"qwen3_moe-4b64", .mlx = true, .moe = true},
-        {"qwen3_moe-mxfp4", .mlx = true, .moe = true},
-        {"qwen3_next-4b32", .mlx = true, .moe = true},
+        {"llama", false, false},         {"llama_tied_rope3", false, false},
+        {"llama_yarn", false, false},    {"mistral", false, false},
+        {"qwen3", false, false},         {"qwen3_moe", false, true},
+        {"qwen3_next", false, true},     {"llama-4b64", true, false},
+        {"llama-4b32", true, false},     {"llama-8b64", true, false},
+        {"llama-mxfp4", true, false},    {"qwen3_moe-4b64", true, true},
+        {"qwen3_moe-mxfp4", true, true}, {"qwen3_next-4b32", true, true},
     };
     static const struct {
         const char *name;
