@@ -1,7 +1,8 @@
 #!/bin/sh
 # The prefix of a non-static symbol leads to its file. usage: symbols.sh NM ARCHIVE...
-# A symbol of lin_avx512.c starts with lin_avx512, lin, or the name of a header in the same folder; prefixes.txt lists the rest:
-# types that live in another noun's file (StrBuf in str.c), and the short g_ of the graph builder.
+# A symbol of lin_avx512.c starts with lin_avx512, lin, or the name of a header in the same folder; a descriptor may end in the file's
+# name instead (device_cpu). prefixes.txt lists the rest: types that live in another noun's file (StrBuf in str.c), and the short g_
+# of the graph builder.
 set -eu
 here=$(dirname "$0")
 nm=$1
@@ -23,7 +24,7 @@ $1 == "file" {
 NF == 3 && $2 ~ /^[A-Z]$/ {
     name = $3
     if (name ~ /^(__|_GLOBAL_)/) next # the sanitizers
-    if (match_prefix(name, stem)) next
+    if (match_prefix(name, stem) || name ~ ("_" stem "$")) next
     n = split(heads[folder[stem]], h, " ")
     for (i = 1; i <= n; i++) if (starts(name, h[i])) next
     for (part = name; part != ""; ) { if ((stem " " part) in ok) next; if (!sub(/_[^_]*$/, "", part)) break }
