@@ -1,0 +1,327 @@
+#include "engine/load.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/info.h"
+#include "weights/hub.h"
+
+_Static_assert((int)MERE_PLACE_COUNT == (int)PLACE_COUNT && (int)MERE_PLACE_DERIVE == PLACE_DERIVE,
+               "placements of mere.h are those of the devices");
+
+/* ---- headers ---- */
+
+static bool find_path(Arena *a, MereStr name, const char **path, Error *err)
+{
+    if (!name.ptr || name.len == 0 || memchr(name.ptr, '\0', name.len))
+        return err_set(err, ERR_USAGE, "no model was named");
+    const char *own = arena_strdup(a, name.ptr, name.len, err);
+    HubRoots roots;
+    return own && hub_roots(a, &roots, err) && hub_resolve(a, &roots, own, path, err);
+}
+
+/* Bytes that the tokenizer and the template will take, from the size of what they are read from:
+ * an id takes about as much again as its text and entries in two tables. */
+static uint64_t text_bytes(const Checkpoint *ck, int vocab)
+{
+    (void)ck;
+    return (uint64_t)vocab * 160 + ((uint64_t)1 << 20);
+}
+
+static bool plan_model(MereEngine *e, const MereOptions *opt, LoadHeaders *h, Error *err)
+{
+    LedgerInput in = {.ops = e->ops,
+                      .device = e->device,
+                      .numerics = e->numerics,
+                      .model = h->model,
+                      .opt = opt,
+                      .base_bytes = e->base_bytes};
+    if (!ledger_sizes(opt, h->model->max_ctx, h->model->vocab, &in.sizes, err) ||
+        !model_build(h->model, &h->arena, "text", &in.sizes.limits, &h->graph, err) ||
+        !e->ops->supports(e->device, h->graph, err))
+        return false;
+    in.graph = h->graph;
+    in.text_bytes = text_bytes(h->ck, h->model->vocab);
+    /* The derived vectors lie in the same arena and have a term of their own. */
+    const uint64_t held = arena_bytes(&h->arena);
+    const uint64_t derived = (uint64_t)h->model->derived_bytes;
+    in.head_bytes = held > derived ? held - derived : 0;
+    return ledger_make(&in, &h->ledger, err);
+}
+
+bool load_headers(MereEngine *engine, MereStr name, const MereOptions *opt, LoadHeaders *out,
+                  Error *err)
+{
+    *out = (LoadHeaders){0};
+    arena_init(&out->arena, "model");
+    if (find_path(&out->arena, name, &out->path, err) &&
+        checkpoint_open(&out->arena, out->path, &out->ck, err) &&
+        model_open(&out->arena, out->ck, &out->model, err) &&
+        (!engine || plan_model(engine, opt, out, err)))
+        return true;
+    load_headers_free(out);
+    return false;
+}
+
+void load_headers_free(LoadHeaders *h)
+{
+    checkpoint_close(h->ck);
+    arena_free(&h->arena);
+    *h = (LoadHeaders){0};
+}
+
+/* ---- text ---- */
+
+static bool gguf_id(const Gguf *g, const char *key, int *out, Error *err)
+{
+    int64_t v;
+    if (!gguf_i64_or(g, key, -1, &v, err))
+        return false;
+    *out = v >= 0 && v < TOKENIZER_VOCAB_MAX ? (int)v : -1;
+    return true;
+}
+
+static bool gguf_flag(const Gguf *g, const char *key, int *out, Error *err)
+{
+    bool v = false;
+    if (!gguf_bool_or(g, key, false, &v, err))
+        return false;
+    *out = gguf_find(g, key) ? v : -1;
+    return true;
+}
+
+static bool gguf_types(const Gguf *g, Arena *scratch, int64_t n_tokens, const int32_t **out,
+                       Error *err)
+{
+    const char *key = "tokenizer.ggml.token_type";
+    const GgufKv *kv = gguf_find(g, key);
+    *out = NULL;
+    if (!kv)
+        return true;
+    if (kv->type != GGUF_ARRAY || kv->item == GGUF_STR || kv->item == GGUF_ARRAY ||
+        kv->n != (uint64_t)n_tokens)
+        return err_set(err, ERR_FORMAT, "%s: %s does not have one number for each of %lld tokens",
+                       g->doc, key, (long long)n_tokens);
+    int32_t *types = ARENA_ARRAY(scratch, n_tokens, int32_t, err);
+    if (!types)
+        return false;
+    for (int64_t i = 0; i < n_tokens; i++)
+        types[i] = (int32_t)gguf_item_i64(kv, (uint64_t)i);
+    *out = types;
+    return true;
+}
+
+static bool open_gguf_tokenizer(const Checkpoint *ck, Arena *a, Arena *scratch, Tokenizer **out,
+                                Error *err)
+{
+    const Gguf *g = checkpoint_gguf(ck);
+    TokenizerGguf t = {.doc = g->doc};
+    Str *tokens;
+    Str *merges;
+    const Str none = {NULL, 0};
+    if (!checkpoint_strings(ck, scratch, "tokenizer.ggml.tokens", &tokens, &t.n_tokens, err))
+        return false;
+    if (!tokens)
+        return true;
+    if (!checkpoint_strings(ck, scratch, "tokenizer.ggml.merges", &merges, &t.n_merges, err) ||
+        !gguf_str_or(g, "tokenizer.ggml.model", none, &t.model, err) ||
+        !gguf_str_or(g, "tokenizer.ggml.pre", none, &t.pre, err) ||
+        !gguf_types(g, scratch, t.n_tokens, &t.types, err) ||
+        !gguf_id(g, "tokenizer.ggml.bos_token_id", &t.bos, err) ||
+        !gguf_id(g, "tokenizer.ggml.eos_token_id", &t.eos, err) ||
+        !gguf_id(g, "tokenizer.ggml.eot_token_id", &t.eot, err) ||
+        !gguf_flag(g, "tokenizer.ggml.add_bos_token", &t.add_bos, err) ||
+        !gguf_flag(g, "tokenizer.ggml.add_eos_token", &t.add_eos, err))
+        return false;
+    t.tokens = tokens;
+    t.merges = merges;
+    return tokenizer_gguf_open(a, &t, out, err);
+}
+
+static bool open_json_tokenizer(const Checkpoint *ck, Arena *a, Arena *scratch, Tokenizer **out,
+                                Error *err)
+{
+    Str json;
+    Str config;
+    if (!checkpoint_side_file(ck, scratch, "tokenizer.json", &json, err) ||
+        !checkpoint_side_file(ck, scratch, "tokenizer_config.json", &config, err))
+        return false;
+    if (!json.ptr)
+        return true;
+    const char *doc = arena_printf(scratch, err, "%s/tokenizer.json", checkpoint_path(ck));
+    return doc && tokenizer_json_open(a, doc, json, config, out, err);
+}
+
+bool load_tokenizer(const Checkpoint *ck, Arena *a, Tokenizer **out, Error *err)
+{
+    Arena scratch;
+    arena_init(&scratch, "tokenizer's file");
+    *out = NULL;
+    const bool ok = checkpoint_is_gguf(ck) ? open_gguf_tokenizer(ck, a, &scratch, out, err)
+                                           : open_json_tokenizer(ck, a, &scratch, out, err);
+    arena_free(&scratch);
+    return ok;
+}
+
+/* A template that cannot be had is no reason not to load: chat_error tells who asks for it. */
+static bool open_chat(MereModel *m, Error *err)
+{
+    Arena scratch;
+    arena_init(&scratch, "chat template");
+    const Checkpoint *ck = m->h.ck;
+    ChatSource source = {.doc = checkpoint_path(ck), .tokenizer = m->tokenizer};
+    bool ok = checkpoint_is_gguf(ck) ||
+              (checkpoint_side_file(ck, &scratch, "chat_template.jinja", &source.jinja, err) &&
+               checkpoint_side_file(ck, &scratch, "tokenizer_config.json", &source.tokenizer_config,
+                                    err));
+    ok = ok &&
+         (source.jinja.ptr || checkpoint_chat_template(ck, &scratch, NULL, &source.jinja, err));
+    if (ok && !chat_open(&m->h.arena, &source, &m->chat, &m->chat_error)) {
+        m->chat = NULL;
+        ok = m->chat_error.code != ERR_NOMEM;
+        if (!ok)
+            *err = m->chat_error;
+    }
+    arena_free(&scratch);
+    return ok;
+}
+
+/* ---- the device's part, on the engine's thread ---- */
+
+static Str text_of(const void *ctx, int32_t id)
+{
+    const Tokenizer *t = ctx;
+    return !t || tokenizer_is_special(t, id) ? (Str){"", 0} : tokenizer_piece(t, id);
+}
+
+static Str piece_of(const void *ctx, int32_t id)
+{
+    return ctx ? tokenizer_piece(ctx, id) : (Str){"", 0};
+}
+
+static Str model_text(const void *ctx, int32_t id)
+{
+    return text_of(((const MereModel *)ctx)->tokenizer, id);
+}
+
+static Str model_piece(const void *ctx, int32_t id)
+{
+    return piece_of(((const MereModel *)ctx)->tokenizer, id);
+}
+
+static bool model_broken(const void *ctx)
+{
+    return checkpoint_broken(((const MereModel *)ctx)->h.ck);
+}
+
+static void release(EngineModel *attached)
+{
+    MereModel *m = (MereModel *)(void *)attached;
+    const DeviceOps *ops = m->engine->ops;
+    sched_close(m->attached.sched);
+    m->attached.sched = NULL;
+    if (m->program)
+        ops->program_close(m->engine->device, m->program);
+    if (m->pool)
+        ops->pool_close(m->engine->device, m->pool);
+    m->program = NULL;
+    m->pool = NULL;
+}
+
+typedef struct DeviceJob {
+    MereModel *m;
+    bool ok;
+    Error err;
+} DeviceJob;
+
+static void take_device(void *arg)
+{
+    DeviceJob *job = arg;
+    MereModel *m = job->m;
+    MereEngine *e = m->engine;
+    const Ledger *l = &m->h.ledger;
+    SchedDesc d = ledger_sched(l, m->h.model->vocab);
+    if (!e->ops->pool_open(e->device, &l->pool, &m->pool, &job->err) ||
+        !e->ops->lower(e->device, m->h.graph, &l->pool, &m->program, &job->err)) {
+        release(&m->attached);
+        return;
+    }
+    d.kv.ops = e->ops;
+    d.kv.device = e->device;
+    d.kv.pool = m->pool;
+    d.program = m->program;
+    d.events = &e->events;
+    d.eos = m->info.eos_ids;
+    d.n_eos = m->info.n_eos;
+    d.text = model_text;
+    d.piece = model_piece;
+    d.broken = model_broken;
+    d.ctx = m;
+    if (!sched_open(&m->h.arena, &d, &m->attached.sched, &job->err)) {
+        m->attached.sched = NULL;
+        release(&m->attached);
+        return;
+    }
+    m->attached.release = release;
+    engine_attach(e, &m->attached);
+    job->ok = true;
+}
+
+static void leave_device(void *arg)
+{
+    MereModel *m = arg;
+    if (!m->attached.sched)
+        return;
+    engine_detach(m->engine, &m->attached);
+    release(&m->attached);
+}
+
+/* ---- open and close ---- */
+
+static bool open_parts(MereModel *m, Error *err)
+{
+    const LoadHeaders *h = &m->h;
+    if (!h->ledger.plan.fits)
+        return ledger_refuse(&h->ledger, h->path, err);
+    if (!load_tokenizer(h->ck, &m->h.arena, &m->tokenizer, err) || !open_chat(m, err) ||
+        !info_fill(&m->h.arena, h->model, m->tokenizer, &m->info, err))
+        return false;
+    m->info.ctx = h->ledger.ctx;
+    m->info.slots = h->ledger.sizes.slots;
+    m->limits = (RequestLimits){
+        .vocab = h->model->vocab, .ctx = h->ledger.ctx, .echo_rows = h->ledger.sizes.echo_rows};
+    DeviceJob job = {.m = m};
+    if (!engine_call(m->engine, take_device, &job))
+        return err_set(err, ERR_USAGE, "the engine was closed");
+    if (!job.ok && err)
+        *err = job.err;
+    return job.ok;
+}
+
+bool load_open(MereEngine *e, MereStr name, const MereOptions *opt, MereModel **out, Error *err)
+{
+    const double start = clock_ms();
+    MereModel *m = mem_zalloc(sizeof *m);
+    if (!m)
+        return err_nomem(err, "model", sizeof *m);
+    atomic_init(&m->refs, 1);
+    m->engine = e;
+    engine_ref(e);
+    if (!load_headers(e, name, opt, &m->h, err) || !open_parts(m, err)) {
+        load_close(m);
+        return false;
+    }
+    m->info.load_ms = clock_ms() - start;
+    (void)engine_anon_bytes(e);
+    *out = m;
+    return true;
+}
+
+void load_close(MereModel *m)
+{
+    if (m->attached.sched)
+        (void)engine_call(m->engine, leave_device, m); /* a closed engine has done it already */
+    tokenizer_close(m->tokenizer);
+    load_headers_free(&m->h);
+    engine_unref(m->engine);
+    mem_free(m);
+}
