@@ -7,6 +7,7 @@
 
 enum { NAME_MAX_BYTES = 256 };
 
+PRINTF(3, 0)
 static const char *name_v(Model *m, Error *err, const char *fmt, va_list args)
 {
     char buf[NAME_MAX_BYTES];

@@ -12,6 +12,9 @@ enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 /* XCR0: SSE, AVX; then opmask and both halves of ZMM; then AMX tile configuration and data. */
 enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xe6, XCR0_AMX = 0x60000 };
 
+/* Leaf 7 edx: AMX-BF16, AMX-TILE, AMX-INT8. cpuid.h of gcc and of clang name them differently. */
+enum { AMX_BITS = 1 << 22 | 1 << 24 | 1 << 25 };
+
 typedef struct Regs {
     unsigned eax, ebx, ecx, edx;
 } Regs;
@@ -61,7 +64,7 @@ unsigned cpu_isa_detect(void)
         return isa;
     isa |= CPU_AVX512_BF16;
     /* The permission covers the whole process and the threads it starts later. */
-    if (all(saved, XCR0_AMX) && all(f7.edx, bit_AMX_TILE | bit_AMX_BF16 | bit_AMX_INT8) &&
+    if (all(saved, XCR0_AMX) && all(f7.edx, AMX_BITS) &&
         syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
         isa |= CPU_AMX;
     return isa;
