@@ -123,7 +123,8 @@ static void q4_k(const uint8_t *p, float *y) /* 144 bytes to 256 */
         const int mn = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
         const float scale = d * (float)sc;
         const float min = dmin * (float)mn;
-        const uint8_t *codes = q + j / 2 * 32; /* sub-block j: low nibbles when even, else high */
+        const uint8_t *codes =
+            q + (ptrdiff_t)(j / 2 * 32); /* sub-block j: low nibbles when even, else high */
         for (int i = 0; i < 32; i++)
             y[j * 32 + i] = scale * (float)(j % 2 ? codes[i] >> 4 : codes[i] & 15) - min;
     }
@@ -135,9 +136,9 @@ static void q6_k(const uint8_t *p, float *y) /* 210 bytes to 256 */
 {
     const float d = load_f16(p + 208);
     for (int half = 0; half < 2; half++) {
-        const uint8_t *lo = p + half * 64;
-        const uint8_t *hi = p + 128 + half * 32;
-        const uint8_t *sc = p + 192 + half * 8;
+        const uint8_t *lo = p + (ptrdiff_t)half * 64;
+        const uint8_t *hi = p + 128 + (ptrdiff_t)half * 32;
+        const uint8_t *sc = p + 192 + (ptrdiff_t)half * 8;
         for (int t = 0; t < 4; t++) {
             for (int i = 0; i < 32; i++) {
                 const int low = lo[t % 2 * 32 + i] >> (t / 2 * 4) & 15;
@@ -158,9 +159,11 @@ static void mxfp4(const uint8_t *p, float *y) /* 17 bytes to 32 */
     }
 }
 
-static void affine(const RowView *v, const uint8_t *q, const uint8_t *scales, const uint8_t *biases,
-                   float *out)
+static void affine(const RowView *v, int64_t r, float *out)
 {
+    const uint8_t *q = v->data + r * v->row_bytes;
+    const uint8_t *scales = v->scales + r * v->scale_row_bytes;
+    const uint8_t *biases = v->biases + r * v->scale_row_bytes;
     for (int i = 0; i < v->k; i++) {
         const int code = v->format == FMT_AFFINE8 ? q[i] : q[i / 2] >> (i % 2 * 4) & 15;
         const float scale = plain_at(scales, v->scale_format, i / v->group);
@@ -169,11 +172,17 @@ static void affine(const RowView *v, const uint8_t *q, const uint8_t *scales, co
     }
 }
 
+static void mxfp4_planes(const RowView *v, int64_t r, float *out)
+{
+    const uint8_t *q = v->data + r * v->row_bytes;
+    const uint8_t *scales = v->scales + r * v->scale_row_bytes;
+    for (int i = 0; i < v->k; i++)
+        out[i] = num_from_e8m0(scales[i / 32]) * e2m1[q[i / 2] >> (i % 2 * 4) & 15];
+}
+
 void format_dequant_row(const RowView *v, int64_t r, float *out)
 {
     const uint8_t *p = v->data + r * v->row_bytes;
-    const uint8_t *scales = v->scales ? v->scales + r * v->scale_row_bytes : NULL;
-    const uint8_t *biases = v->biases ? v->biases + r * v->scale_row_bytes : NULL;
     const int block = formats[v->format].block;
     const int block_bytes = formats[v->format].block_bytes;
     void (*unpack)(const uint8_t *, float *) = NULL;
@@ -186,11 +195,10 @@ void format_dequant_row(const RowView *v, int64_t r, float *out)
         return;
     case FMT_AFFINE4:
     case FMT_AFFINE8:
-        affine(v, p, scales, biases, out);
+        affine(v, r, out);
         return;
     case FMT_MXFP4P:
-        for (int i = 0; i < v->k; i++)
-            out[i] = num_from_e8m0(scales[i / 32]) * e2m1[p[i / 2] >> (i % 2 * 4) & 15];
+        mxfp4_planes(v, r, out);
         return;
     case FMT_Q4_0:
         unpack = q4_0;

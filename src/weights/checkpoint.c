@@ -298,10 +298,10 @@ static ShapeText shape_text(const Tensor *t)
     ShapeText out = {"["};
     for (int i = 0; i < t->n_dims; i++) {
         const size_t at = strlen(out.s);
-        snprintf(out.s + at, sizeof out.s - at, "%s%" PRId64, i ? ", " : "", t->dims[i]);
+        (void)snprintf(out.s + at, sizeof out.s - at, "%s%" PRId64, i ? ", " : "", t->dims[i]);
     }
     const size_t at = strlen(out.s);
-    snprintf(out.s + at, sizeof out.s - at, "]");
+    (void)snprintf(out.s + at, sizeof out.s - at, "]");
     return out;
 }
 
@@ -456,6 +456,7 @@ static bool stacked_rows(const Checkpoint *ck, const char *stem, int e, int n_ex
                          int64_t k, RowView *out, bool *found, Error *err)
 {
     int64_t all;
+    *found = true;
     if (__builtin_mul_overflow(n, (int64_t)n_experts, &all))
         return err_set(err, ERR_FORMAT, "%.100s: \"%.60s\" as %d experts of %" PRId64 " rows",
                        ck->doc, stem, n_experts, n);
@@ -485,12 +486,12 @@ bool checkpoint_expert_rows(const Checkpoint *ck, const char *stem, int e, int n
         return !found && missing_tensor(ck, stem, ".weight", err);
     const int moe = (int)(at - stem);
     const char *proj = at + sizeof marker - 1;
-    snprintf(other, sizeof other, "%.*s.switch_mlp.%s", moe, stem, proj);
+    (void)snprintf(other, sizeof other, "%.*s.switch_mlp.%s", moe, stem, proj);
     if (stacked_rows(ck, other, e, n_experts, n, k, out, &found, err))
         return true;
     if (found)
         return false;
-    snprintf(other, sizeof other, "%.*s.experts.%d.%s", moe, stem, e, proj);
+    (void)snprintf(other, sizeof other, "%.*s.experts.%d.%s", moe, stem, e, proj);
     return checkpoint_rows(ck, other, n, k, out, err);
 }
 
@@ -607,7 +608,7 @@ bool checkpoint_groups(const Checkpoint *ck, Arena *a, CheckpointGroup **out, in
         char stem[STEM_MAX];
         const char *dot = strrchr(t->name.ptr, '.');
         const int len = dot && dot - t->name.ptr < STEM_MAX ? (int)(dot - t->name.ptr) : 0;
-        snprintf(stem, sizeof stem, "%.*s", len, t->name.ptr);
+        (void)snprintf(stem, sizeof stem, "%.*s", len, t->name.ptr);
         const bool is_weight = dot && strcmp(dot, ".weight") == 0;
         const bool is_plane = dot && (strcmp(dot, ".scales") == 0 || strcmp(dot, ".biases") == 0);
         if (is_plane && find_part(ck, stem, ".weight"))

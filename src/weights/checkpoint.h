@@ -71,10 +71,12 @@ bool checkpoint_broken(const Checkpoint *ck); /* a file was cut while mapped; da
 MUST_CHECK bool checkpoint_rows(const Checkpoint *ck, const char *stem, int64_t n, int64_t k,
                                 RowView *out, Error *err);
 
-/* Rows [n][k] of expert e of n_experts. `stem` is "<moe>.experts.<proj>"; looked for are, in this
- * order, <moe>.experts.<proj>      stacked [n_experts, n, k] (GGUF) <moe>.switch_mlp.<proj> stacked
- * (MLX) <moe>.experts.<e>.<proj>  one tensor per expert (as published). Errors as checkpoint_rows.
- */
+/* Rows [n][k] of expert e of n_experts. `stem` is "<moe>.experts.<proj>"; looked for, in this
+ * order:
+ * - <moe>.experts.<proj>, stacked [n_experts, n, k] (GGUF)
+ * - <moe>.switch_mlp.<proj>, stacked (MLX)
+ * - <moe>.experts.<e>.<proj>, one tensor per expert (as published)
+ * Errors as checkpoint_rows. */
 MUST_CHECK bool checkpoint_expert_rows(const Checkpoint *ck, const char *stem, int e, int n_experts,
                                        int64_t n, int64_t k, RowView *out, Error *err);
 

@@ -139,7 +139,8 @@ static bool read_kv(Cursor *c, GgufKv *kv, Error *err)
     if (!read_name(c, "metadata key", &kv->key, err))
         return false;
     char key[64];
-    snprintf(key, sizeof key, "%.*s", (int)(kv->key.len < 60 ? kv->key.len : 60), kv->key.ptr);
+    (void)snprintf(key, sizeof key, "%.*s", (int)(kv->key.len < 60 ? kv->key.len : 60),
+                   kv->key.ptr);
     if (!read_u32(c, key, &type, err))
         return false;
     if (type >= GGUF_TYPE_COUNT)
@@ -186,8 +187,8 @@ static bool read_tensor(Cursor *c, Tensor *t, Error *err)
     if (!read_name(c, "tensor name", &t->name, err))
         return false;
     char what[200];
-    snprintf(what, sizeof what, "%.100s: tensor \"%.*s\"", c->doc,
-             (int)(t->name.len < 60 ? t->name.len : 60), t->name.ptr);
+    (void)snprintf(what, sizeof what, "%.100s: tensor \"%.*s\"", c->doc,
+                   (int)(t->name.len < 60 ? t->name.len : 60), t->name.ptr);
     if (!read_u32(c, "tensor dimensions", &n_dims, err))
         return false;
     if (n_dims > TENSOR_DIMS_MAX)
@@ -456,7 +457,7 @@ bool gguf_in_dir(Arena *a, const char *dir, Str quant, const char **path, Error 
         found = names[i];
         const size_t used = strlen(list);
         if (used + strlen(found) + 3 < sizeof list)
-            snprintf(list + used, sizeof list - used, "%s%s", count ? ", " : "", found);
+            (void)snprintf(list + used, sizeof list - used, "%s%s", count ? ", " : "", found);
         count++;
     }
     if (count == 0)

@@ -106,7 +106,7 @@ static void set(Maker *m, json_t *obj, const char *key, json_t *value)
 
 static const char *arch_key(const Maker *m, const char *key, char *buf, size_t size)
 {
-    snprintf(buf, size, "%s.%s", m->arch, key);
+    (void)snprintf(buf, size, "%s.%s", m->arch, key);
     return buf;
 }
 
@@ -401,8 +401,6 @@ static bool make_rest(Maker *m, const char *model_type, bool interleaved)
     set(m, m->config, "hidden_act", json_string("silu"));
     if (interleaved)
         set(m, m->config, "rope_interleaved", json_true());
-    if (strcmp(model_type, "qwen3_next") == 0)
-        set(m, m->config, "norms_plus_one", json_true());
     return true;
 }
 
@@ -411,7 +409,7 @@ static bool unknown_arch(const Gguf *g, Str arch, Error *err)
     char list[120] = "";
     for (size_t i = 0; i < COUNT_OF(archs); i++) {
         const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, " %s", archs[i].arch);
+        (void)snprintf(list + used, sizeof list - used, " %s", archs[i].arch);
     }
     return err_set(err, ERR_UNSUPPORTED, "%s: architecture \"%.*s\", known are%s", g->doc,
                    (int)(arch.len < 40 ? arch.len : 40), arch.ptr, list);

@@ -1,17 +1,16 @@
 /* gguf_names.h: GGUF metadata and tensor names in Hugging Face's words, so that a family reads one
  * configuration and one set of names (tables in gguf_names.def).
  *
- * What differs from a Hugging Face checkpoint, and the keys that say so:
- *   "rope_interleaved": true    llama, mistral3: the rows of q_proj and k_proj are permuted within
- * each head so that rotation pairs elements 2i and 2i + 1 (not i and i + d/2). "norms_plus_one":
- * true      qwen3next: the 1 of zero-centred norms is already added to their weights.
- *   "rope_freqs.weight"         a tensor [rot_dim / 2], where there is one: frequencies are divided
- * by it (llama3 scaling, already worked out; no "rope_scaling" then). experts stacked,
- * "model.layers.<i>.mlp.experts.<proj>.weight" [E, n, k]. qwen3next, linear layers
- * linear_attn.in_proj_qkv (rows: all q, all k, all v) and .in_proj_z, not packed by head (older
- * files: .in_proj_qkvz, packed); .in_proj_ba as published; .conv1d.weight is [C, K];
- * linear_attn.A_neg_exp (no ".weight") is -exp(A_log). Tensors without a Hugging Face name keep
- * their own. */
+ * What differs from a Hugging Face checkpoint, and what says so:
+ * - "rope_interleaved": true (llama, mistral3). The rows of q_proj and k_proj are permuted within
+ *   each head so that rotation pairs elements 2i and 2i + 1, not i and i + d/2.
+ * - Tensor "rope_freqs.weight" [rot_dim / 2], where there is one: frequencies are divided by it
+ *   (llama3 scaling, worked out already; there is no "rope_scaling" then).
+ * - Experts are stacked: "model.layers.<i>.mlp.experts.<proj>.weight" [n_experts, n, k].
+ * - qwen3next: norms hold w + 1, not the published w. In linear layers in_proj_qkv (rows: all q,
+ *   all k, all v) and in_proj_z stand for the packed in_proj_qkvz (which older files have);
+ *   conv1d.weight is [C, K]; "linear_attn.A_neg_exp" (no ".weight") holds -exp(A_log).
+ * Tensors without a Hugging Face name keep their own. */
 #ifndef MERE_WEIGHTS_GGUF_NAMES_H
 #define MERE_WEIGHTS_GGUF_NAMES_H
 

@@ -15,7 +15,7 @@ static bool read_entry(const char *doc, const char *name, const json_t *v, uint6
                        uint64_t data_bytes, Tensor *t, Error *err)
 {
     char what[240];
-    snprintf(what, sizeof what, "%.100s: tensor \"%.100s\"", doc, name);
+    (void)snprintf(what, sizeof what, "%.100s: tensor \"%.100s\"", doc, name);
     if (!json_is_object(v))
         return err_set(err, ERR_FORMAT, "%s: not an object", what);
     Str dtype;
@@ -243,7 +243,7 @@ static bool settle_twins(const SafetensorsSet *set, const SafetensorsIndex *inde
         index->json ? json_string_value(json_object_get(index->weight_map, first->name.ptr)) : NULL;
     if (wanted) {
         char tail[300];
-        snprintf(tail, sizeof tail, "/%s", wanted);
+        (void)snprintf(tail, sizeof tail, "/%s", wanted);
         if (str_ends(str_from(set->paths[first->file]), tail))
             return true;
         if (str_ends(str_from(set->paths[second->file]), tail)) {

@@ -46,8 +46,9 @@ static bool make_header(const SafetensorsOut *tensors, int n, StrBuf *out, int64
         json_t *shape = json_array();
         for (int d = 0; d < t->n_dims; d++)
             ok = json_array_append_new(shape, json_integer(t->dims[d])) == 0 && ok;
-        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape,
-                                  "data_offsets", (json_int_t)at, (json_int_t)(at + bytes));
+        json_t *entry =
+            json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape, "data_offsets",
+                      (json_int_t)at, (json_int_t)at + (json_int_t)bytes);
         ok = json_object_set_new(header, t->name, entry) == 0 && ok;
         at += bytes;
         *values += (int64_t)(bytes / 4);

@@ -94,7 +94,7 @@ bool tensor_check_overlap(const Tensor *t, int64_t n, const Tensor **scratch, co
         return true;
     for (int64_t i = 0; i < n; i++)
         scratch[i] = &t[i];
-    qsort(scratch, (size_t)n, sizeof *scratch, by_offset);
+    qsort(scratch, (size_t)n, sizeof(const Tensor *), by_offset);
     for (int64_t i = 1; i < n; i++)
         if (scratch[i]->offset < scratch[i - 1]->offset + scratch[i - 1]->bytes)
             return overlap_error(scratch[i - 1], scratch[i], doc, err);

@@ -160,7 +160,7 @@ static void test_llama(void **state)
                        "\"intermediate_size\":128,\"rope_theta\":500000.0,\"rope_scaling\":null,"
                        "\"partial_rotary_factor\":null,\"max_position_embeddings\":512,"
                        "\"vocab_size\":320,\"tie_word_embeddings\":true,\"rope_interleaved\":true,"
-                       "\"norms_plus_one\":null,\"num_experts\":null,\"bos_token_id\":0,"
+                       "\"num_experts\":null,\"bos_token_id\":0,"
                        "\"eos_token_id\":[1,3,2]}");
     const double eps = json_number_value(json_object_get(config, "rms_norm_eps"));
     assert_true((float)eps == 1e-6F);
@@ -218,8 +218,7 @@ static void test_qwen3_next(void **state)
                "\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":16,"
                "\"linear_value_head_dim\":24,\"linear_num_key_heads\":2,"
                "\"linear_num_value_heads\":4,\"full_attention_interval\":3,"
-               "\"layer_types\":[\"linear_attention\",\"linear_attention\",\"full_attention\"],"
-               "\"norms_plus_one\":true}");
+               "\"layer_types\":[\"linear_attention\",\"linear_attention\",\"full_attention\"]}");
     json_decref(config);
 }
 
