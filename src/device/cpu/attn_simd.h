@@ -23,6 +23,8 @@ enum {
     BLOCK = ATTN_BLOCK,
     GROUP = 16, /* keys that lie together in every page of 16 tokens or more */
     GROUPS = BLOCK / GROUP,
+    LINE = 64,   /* bytes of a cache line */
+    SHIFTS = 16, /* whole vectors with room for ROWS */
 };
 
 /* A block of keys as the register tiles read it. */
@@ -30,13 +32,14 @@ typedef struct Block {
     const uint8_t *k[GROUPS]; /* [head_dim] rows of k_step, GROUP of them used */
     const uint8_t *v[GROUPS]; /* [GROUP][v_step] */
     int64_t k_step, v_step;   /* elements */
+    int64_t k_ahead, v_ahead; /* bytes from here to the next block; 0: unknown or near */
     bool k_f16, v_f16;
 } Block;
 
 /* Six query vectors on their way through a block. */
 typedef struct Six {
     float s[ROWS][BLOCK];   /* scores, then e^(score - max) */
-    float shift[GROUP];     /* factor of what was summed before; first ROWS */
+    float shift[SHIFTS];    /* factor of what was summed before; first ROWS */
     int lo[ROWS], hi[ROWS]; /* visible keys of the block */
     int n;
 } Six;
@@ -62,6 +65,8 @@ static ALWAYS_INLINE void scores_tile(const float *q, int head_dim, const Block 
         vf k[V_MANY];
         for (int j = 0; j < n; j++)
             k[j] = load_kv(key[j], d * b->k_step, f16);
+        for (int j = 0; j < n; j += LINE / (V_WIDTH * (f16 ? 2 : 4)))
+            v_prefetch(key[j] + d * b->k_step * (f16 ? 2 : 4) + b->k_ahead);
         for (int i = 0; i < rows; i++) {
             const vf x = v_set(q[(int64_t)i * head_dim + d]);
             for (int j = 0; j < n; j++)
@@ -123,44 +128,64 @@ static void scores(const float *q, int head_dim, const Block *b, int from, int t
         scores_type(q, head_dim, b, false, from, to, six);
 }
 
-/* Scores to weights relative to the new maximum; max and sum are the rows' running ones. */
-static void soften(const AttnArgs *a, Six *six, float *max, float *sum)
+/* Largest score of keys [lo, hi) of one row; the others of their vectors become -inf. lo and hi are
+ * constants for a row that sees the whole block. */
+static ALWAYS_INLINE float row_top(const AttnArgs *a, float *s, int lo, int hi)
 {
     const vf none = v_set(-INFINITY);
-    const vf scale = v_set(a->scale);
     const vf cap = v_set(a->softcap);
-    float old[GROUP] = {0};
-    float top[GROUP] = {0};
+    vf most = none;
+    for (int c = lo / V_WIDTH * V_WIDTH; c < hi; c += V_WIDTH) {
+        vf x = v_load(s + c);
+        if (a->softcap > 0.0F)
+            x = v_mul(cap, v_tanh(v_div(x, cap)));
+        if (lo > c || hi < c + V_WIDTH)
+            x = v_keep(x, lo - c, hi - c, none);
+        v_store(s + c, x);
+        most = v_max(x, most);
+    }
+    return v_top(most);
+}
+
+/* Scores to e^(score - top); returns their sum by lane. */
+static ALWAYS_INLINE vf row_weights(float *s, float top, int lo, int hi)
+{
+    const vf m = v_set(top);
+    vf all = v_set(0.0F);
+    for (int c = lo / V_WIDTH * V_WIDTH; c < hi; c += V_WIDTH) {
+        const vf p = v_exp_negative(v_sub(v_load(s + c), m));
+        v_store(s + c, p);
+        all = v_add(all, p);
+    }
+    return all;
+}
+
+/* Scores to weights relative to the new maximum. max [rows] and sum [rows][16 lanes] are the rows'
+ * running ones. */
+static void soften(const AttnArgs *a, Six *six, float *max, float *sum)
+{
+    float old[SHIFTS] = {0};
+    float top[SHIFTS] = {0};
     for (int i = 0; i < six->n; i++) {
         if (six->lo[i] >= six->hi[i])
-            continue;
-        vf most = none;
-        for (int c = six->lo[i] / V_WIDTH * V_WIDTH; c < six->hi[i]; c += V_WIDTH) {
-            vf x = v_mul(v_load(six->s[i] + c), scale);
-            if (a->softcap > 0.0F)
-                x = v_mul(cap, v_tanh(v_div(x, cap)));
-            x = v_keep(x, six->lo[i] - c, six->hi[i] - c, none);
-            v_store(six->s[i] + c, x);
-            most = v_max(x, most);
-        }
-        const float here = v_top(most);
+            continue; /* shift is e^0 */
+        const bool whole = six->lo[i] == 0 && six->hi[i] == BLOCK;
+        const float here =
+            whole ? row_top(a, six->s[i], 0, BLOCK) : row_top(a, six->s[i], six->lo[i], six->hi[i]);
         old[i] = max[i];
         top[i] = here > max[i] ? here : max[i];
         max[i] = top[i];
     }
-    for (int c = 0; c < GROUP; c += V_WIDTH)
-        v_store(six->shift + c, v_exp(v_sub(v_load(old + c), v_load(top + c))));
+    for (int c = 0; c < SHIFTS; c += V_WIDTH)
+        v_store(six->shift + c, v_exp_negative(v_sub(v_load(old + c), v_load(top + c))));
     for (int i = 0; i < six->n; i++) {
         if (six->lo[i] >= six->hi[i])
-            continue; /* shift is e^0 */
-        const vf m = v_set(top[i]);
-        vf all = v_set(0.0F);
-        for (int c = six->lo[i] / V_WIDTH * V_WIDTH; c < six->hi[i]; c += V_WIDTH) {
-            const vf p = v_exp(v_sub(v_load(six->s[i] + c), m));
-            v_store(six->s[i] + c, p);
-            all = v_add(all, p);
-        }
-        sum[i] = sum[i] * six->shift[i] + v_sum(all);
+            continue;
+        const bool whole = six->lo[i] == 0 && six->hi[i] == BLOCK;
+        const vf all = whole ? row_weights(six->s[i], top[i], 0, BLOCK)
+                             : row_weights(six->s[i], top[i], six->lo[i], six->hi[i]);
+        float *const lanes = sum + i * SHIFTS;
+        v_store(lanes, v_fma(v_load(lanes), v_set(six->shift[i]), all));
     }
 }
 
@@ -182,6 +207,8 @@ static ALWAYS_INLINE void values_tile(const float *p, const float *shift, const 
             vf v[V_MANY];
             for (int j = 0; j < n; j++)
                 v[j] = load_kv(row, j * V_WIDTH, f16);
+            for (int j = 0; j < n; j += LINE / (V_WIDTH * (f16 ? 2 : 4)))
+                v_prefetch(row + j * V_WIDTH * (f16 ? 2 : 4) + b->v_ahead);
             for (int i = 0; i < rows; i++) {
                 const vf x = v_set(p[i * BLOCK + t]);
                 for (int j = 0; j < n; j++)
@@ -294,12 +321,13 @@ typedef struct Call {
     const KvLayer *kv;
     const int32_t *pages;
     int kv_head;
+    int end;    /* keys that the last row sees */
     bool few;   /* query vectors: read f16 in place */
     int64_t ld; /* v_dim rounded up to 16 */
     float *q;   /* [rows][head_dim] */
     float *acc; /* [rows][ld] */
     float *max; /* [rows] */
-    float *sum; /* [rows] */
+    float *sum; /* [rows][SHIFTS], the first V_WIDTH lanes */
     float *k;   /* [head_dim][BLOCK] */
     float *v;   /* [BLOCK][ld] */
 } Call;
@@ -324,6 +352,24 @@ static void block_gather(const Call *c, int first, int from, int to)
         widen(kv->v + kernels_v_index(kv, slot, c->kv_head) * size, kv->type, kv->v_dim,
               c->v + j * c->ld);
     }
+}
+
+/* Bytes from this block to the next one, so that its lines can be fetched early: the hardware's
+ * prefetcher starts anew in every page. Only where a block is one tile that is read in place. */
+static void block_ahead(const Call *c, int first, Block *b)
+{
+    const int next = first + BLOCK;
+    b->k_ahead = 0;
+    b->v_ahead = 0;
+    if (next >= c->end || c->kv->page_tokens < BLOCK || !(c->few || c->kv->type == KV_F32))
+        return;
+    const int64_t size = c->kv->type == KV_F16 ? 2 : 4;
+    const int64_t here = slot_at(c, first);
+    const int64_t there = slot_at(c, next);
+    b->k_ahead = size * (kernels_k_index(c->kv, there, c->kv_head, 0) -
+                         kernels_k_index(c->kv, here, c->kv_head, 0));
+    b->v_ahead = size * (kernels_v_index(c->kv, there, c->kv_head) -
+                         kernels_v_index(c->kv, here, c->kv_head));
 }
 
 /* Keys [from, to) of the block at position `first`. */
@@ -373,10 +419,10 @@ static void call_open(Call *c, int64_t rows, uint8_t *work)
     c->acc = c->q + i64_round_up(rows * c->kv->head_dim, 16);
     c->max = c->acc + rows * c->ld;
     c->sum = c->max + i64_round_up(rows, 16);
-    c->k = c->sum + i64_round_up(rows, 16);
+    c->k = c->sum + rows * SHIFTS;
     c->v = c->k + (int64_t)BLOCK * c->kv->head_dim;
     memset(c->acc, 0, (size_t)(rows * c->ld) * sizeof(float));
-    memset(c->sum, 0, (size_t)rows * sizeof(float));
+    memset(c->sum, 0, (size_t)(rows * SHIFTS) * sizeof(float));
     for (int64_t i = 0; i < rows; i++)
         c->max[i] = -INFINITY;
 }
@@ -386,12 +432,17 @@ static void finish(const Call *c, int64_t row, float sink, float *out)
 {
     const float top = sink > c->max[row] ? sink : c->max[row];
     const float *acc = c->acc + row * c->ld;
-    float parts[V_WIDTH] = {c->max[row] - top, sink - top};
-    v_store(parts, v_exp(v_load(parts)));
-    const vf by = v_set(parts[0] / (c->sum[row] * parts[0] + parts[1]));
+    const float sum = v_sum(v_load(c->sum + row * SHIFTS));
+    float by = 1.0F / sum;
+    if (sink > -INFINITY) {
+        float parts[V_WIDTH] = {c->max[row] - top, sink - top};
+        v_store(parts, v_exp_negative(v_load(parts)));
+        by = parts[0] / (sum * parts[0] + parts[1]);
+    }
+    const vf scale = v_set(by);
     for (int i = 0; i < c->kv->v_dim; i += V_WIDTH) {
         const int n = (int)i64_min(V_WIDTH, c->kv->v_dim - i);
-        v_store_n(out + i, v_mul(v_load(acc + i), by), n);
+        v_store_n(out + i, v_mul(v_load(acc + i), scale), n);
     }
 }
 
@@ -407,13 +458,16 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
     call_open(&c, rows, work);
     for (int r = q0; r < q1; r++) {
         const float *from = q + (seg->row0 + r) * ldq + (int64_t)kv_head * share * kv->head_dim;
-        memcpy(c.q + (int64_t)(r - q0) * share * kv->head_dim, from,
-               (size_t)share * (size_t)kv->head_dim * sizeof(float));
+        float *to = c.q + (int64_t)(r - q0) * share * kv->head_dim;
+        for (int64_t i = 0; i < (int64_t)share * kv->head_dim; i++)
+            to[i] = from[i] * a->scale;
     }
     const int lo_all = (int)i64_max(0, past + q0 - window);
     const int hi_all = past + q1 - 1;
+    c.end = hi_all;
     for (int first = lo_all / BLOCK * BLOCK; first < hi_all; first += BLOCK) {
         Block b;
+        block_ahead(&c, first, &b);
         block_open(&c, first, (int)i64_max(0, lo_all - first), (int)i64_min(BLOCK, hi_all - first),
                    &b);
         for (int row = 0; row < rows; row += ROWS) {
@@ -433,7 +487,7 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
             if (from >= to)
                 continue;
             scores(c.q + (int64_t)row * kv->head_dim, kv->head_dim, &b, from, to, &six);
-            soften(a, &six, c.max + row, c.sum + row);
+            soften(a, &six, c.max + row, c.sum + (int64_t)row * SHIFTS);
             gather(&six, &b, c.acc + row * c.ld, c.ld, width);
         }
     }

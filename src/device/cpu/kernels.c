@@ -27,7 +27,7 @@ int64_t attn_work_bytes(const KvLayer *kv, const AttnArgs *a, int q_rows)
     const int64_t rows = (int64_t)q_rows * (a->n_heads / kv->n_kv_heads);
     const int64_t v_pad = i64_round_up(kv->v_dim, 16);
     const int64_t floats = i64_round_up(rows * kv->head_dim, 16) + rows * v_pad +
-                           2 * i64_round_up(rows, 16) + ATTN_BLOCK * (kv->head_dim + v_pad);
+                           i64_round_up(rows, 16) + 16 * rows + ATTN_BLOCK * (kv->head_dim + v_pad);
     return floats * (int64_t)sizeof(float);
 }
 

@@ -50,6 +50,12 @@ static ALWAYS_INLINE void v_store_f16(void *p, vf v)
     _mm_storeu_si128(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+/* Into L1; any address. */
+static ALWAYS_INLINE void v_prefetch(const void *p)
+{
+    _mm_prefetch(p, _MM_HINT_T0);
+}
+
 static ALWAYS_INLINE vf v_set(float x)
 {
     return _mm256_set1_ps(x);
@@ -108,11 +114,6 @@ static ALWAYS_INLINE vf v_keep(vf v, int from, int to, vf other)
 {
     const __m256i in = _mm256_andnot_si256(v_first(from), v_first(to));
     return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(in));
-}
-
-static ALWAYS_INLINE vf v_round(vf v)
-{
-    return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 /* In two steps, since 2^n itself may be out of range (|n| <= 252). */

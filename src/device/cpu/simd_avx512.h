@@ -50,6 +50,12 @@ static ALWAYS_INLINE void v_store_f16(void *p, vf v)
     _mm256_storeu_si256(p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+/* Into L1; any address. */
+static ALWAYS_INLINE void v_prefetch(const void *p)
+{
+    _mm_prefetch(p, _MM_HINT_T0);
+}
+
 static ALWAYS_INLINE vf v_set(float x)
 {
     return _mm512_set1_ps(x);
@@ -108,12 +114,6 @@ static ALWAYS_INLINE vf v_keep(vf v, int from, int to, vf other)
     const unsigned below = from <= 0 ? 0U : from >= V_WIDTH ? 0xffffU : (1U << from) - 1U;
     const unsigned upto = to <= 0 ? 0U : to >= V_WIDTH ? 0xffffU : (1U << to) - 1U;
     return _mm512_mask_blend_ps((__mmask16)(upto & ~below), other, v);
-}
-
-/* Nearest integer, ties to even. */
-static ALWAYS_INLINE vf v_round(vf v)
-{
-    return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 /* v * 2^n for integral n, rounded once where the result is subnormal. */
