@@ -117,49 +117,55 @@ bool safetensors_parse(Arena *a, const char *doc, const uint8_t *bytes, uint64_t
     return ok;
 }
 
-static bool add_file(SafetensorsIndex *x, const char *doc, const char *key, const char *file,
-                     Error *err)
+/* `seen` is the set of files so far. */
+static bool add_file(SafetensorsIndex *x, json_t *seen, const char *doc, const char *key,
+                     const char *file, Error *err)
 {
-    for (int i = 0; i < x->n_files; i++)
-        if (strcmp(x->files[i], file) == 0)
-            return true;
+    if (json_object_get(seen, file))
+        return true;
     if (file[0] == '\0' || file[0] == '.' || strchr(file, '/'))
         return err_set(err, ERR_FORMAT, "%s: weight_map[\"%.60s\"] is \"%.80s\", no file name", doc,
                        key, file);
     if (x->n_files == FILES_MAX)
         return err_set(err, ERR_FORMAT, "%s: names more than %d files", doc, FILES_MAX);
+    if (json_object_set_new(seen, file, json_true()) != 0)
+        return err_nomem(err, doc, 0);
     x->files[x->n_files++] = file;
     return true;
+}
+
+static bool index_files(Arena *a, const char *doc, json_t *map, SafetensorsIndex *out, Error *err)
+{
+    if (!json_is_object(map))
+        return err_set(err, ERR_FORMAT, "%s: key \"weight_map\" is no object", doc);
+    out->weight_map = map;
+    out->files = ARENA_ARRAY(a, FILES_MAX, const char *, err);
+    if (!out->files)
+        return false;
+    json_t *seen = json_object();
+    bool ok = seen || err_nomem(err, doc, 0);
+    const char *key;
+    json_t *v;
+    json_object_foreach (map, key, v) {
+        if (ok && !json_is_string(v))
+            ok = err_set(err, ERR_FORMAT, "%s: weight_map[\"%.60s\"] is no string", doc, key);
+        ok = ok && add_file(out, seen, doc, key, json_string_value(v), err);
+        if (!ok)
+            break;
+    }
+    json_decref(seen);
+    return ok;
 }
 
 bool safetensors_index_parse(Arena *a, const char *doc, Str text, SafetensorsIndex *out, Error *err)
 {
     *out = (SafetensorsIndex){0};
     out->json = json_parse(doc, text, err);
-    if (!out->json)
-        return false;
-    json_t *map = json_object_get(out->json, "weight_map");
-    bool ok = json_is_object(map);
-    if (!ok)
-        err_set(err, ERR_FORMAT, "%s: key \"weight_map\" is no object", doc);
-    out->weight_map = map;
-    out->files = ok ? ARENA_ARRAY(a, FILES_MAX, const char *, err) : NULL;
-    ok = out->files != NULL;
-    const char *key;
-    json_t *v;
-    if (ok)
-        json_object_foreach (map, key, v) {
-            if (!json_is_string(v))
-                ok = err_set(err, ERR_FORMAT, "%s: weight_map[\"%.60s\"] is no string", doc, key);
-            ok = ok && add_file(out, doc, key, json_string_value(v), err);
-            if (!ok)
-                break;
-        }
-    if (!ok) {
-        json_decref(out->json);
-        *out = (SafetensorsIndex){0};
-    }
-    return ok;
+    if (out->json && index_files(a, doc, json_object_get(out->json, "weight_map"), out, err))
+        return true;
+    json_decref(out->json);
+    *out = (SafetensorsIndex){0};
+    return false;
 }
 
 static const char *join(Arena *a, const char *dir, const char *name, Error *err)

@@ -281,6 +281,20 @@ static void test_twins(void **state)
     }
 }
 
+static void test_too_many_files(void **state)
+{
+    (void)state;
+    StrBuf b;
+    strbuf_init(&b, 1 << 20);
+    strbuf_add_cstr(&b, "{\"weight_map\":{\"x\":\"0.safetensors\"");
+    for (int i = 0; i < 1001; i++)
+        strbuf_printf(&b, ",\"%d\":\"%d.safetensors\"", i, i);
+    strbuf_add_cstr(&b, "}}");
+    temp_write(&dir, "model.safetensors.index.json", b.ptr, b.len);
+    strbuf_free(&b);
+    open_bad("1001 files", ERR_FORMAT, "more than 1000 files");
+}
+
 static void test_malformed_index(void **state)
 {
     static const struct {
@@ -428,6 +442,31 @@ static void test_out_of_memory(void **state)
         assert_int_equal(mem_in_use(), before);
     }
     assert_true(n > 20);
+
+    /* The writer: an error leaves no file. */
+    char path[800];
+    const SafetensorsOut tensors[] = {{.name = "a", .dims = {2, 3}, .n_dims = 2},
+                                      {.name = "b", .dims = {1}, .n_dims = 1}};
+    temp_path(&dir, "out.safetensors", path, sizeof path);
+    const int files = entries(dir.path);
+    n = 0;
+    for (bool ok = false; !ok;) {
+        Arena a;
+        Error err = {0};
+        SafetensorsWriter w;
+        arena_init(&a, "writer");
+        mem_fail_at(++n, false);
+        ok = safetensors_write_begin(&a, path, tensors, 2, &w, &err);
+        mem_fail_at(0, false);
+        if (ok)
+            safetensors_write_abort(&w);
+        else
+            expect_error("write", &err, ERR_NOMEM, NULL, 0);
+        arena_free(&a);
+        assert_int_equal(mem_in_use(), before);
+        assert_int_equal(entries(dir.path), files);
+    }
+    assert_true(n > 10);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make, clean)
@@ -445,6 +484,7 @@ int main(void)
         TEST(test_missing_shard),
         TEST(test_twins),
         TEST(test_malformed_index),
+        TEST(test_too_many_files),
         TEST(test_without_index),
         TEST(test_directory_that_is_not_there),
         TEST(test_writer),
