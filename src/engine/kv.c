@@ -807,11 +807,15 @@ void kv_release(Kv *kv, KvSeq *seq, const int32_t *tokens, bool keep)
 
 void kv_clear(Kv *kv)
 {
-    int next;
-    for (int n = kv->oldest; n > 0; n = next) {
-        next = kv->nodes[n].newer;
-        if (kv->nodes[n].child == 0 && kv->nodes[n].users == 0)
-            node_free(kv, n);
+    /* A parent may be older than its children: again, while something went. */
+    for (int before = kv->n_used + 1; before > kv->n_used;) {
+        before = kv->n_used;
+        int next;
+        for (int n = kv->oldest; n > 0; n = next) {
+            next = kv->nodes[n].newer;
+            if (kv->nodes[n].child == 0 && kv->nodes[n].users == 0)
+                node_free(kv, n);
+        }
     }
 }
 
