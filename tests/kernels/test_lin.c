@@ -7,7 +7,7 @@
  *   int8     a quantised activation is off by at most half a step, max |x| / 254 over its lane,
  * whose elements all lie in one aligned block of 32: sum over blocks of max |x| / 254 * sum |w|,
  *            times 1 + 2^-12 for the rounding of the step itself; lanes below 2^-120 count as zero
- *   bf16     both factors are rounded to 8 bits, 2^-9 each: (2^-8 + 2^-18) sum |x| |w|; and numbers
+ *   bf16     both factors are rounded to 8 bits, 2^-8 each: (2^-7 + 2^-16) sum |x| |w|; and numbers
  *            below 2^-126 are flushed: 2^-126 (|x| + |w| + 1) each
  * All kernels of the exact class must give the bits of the scalar one. */
 #include "base/mem.h"
@@ -239,7 +239,7 @@ static Expected expect(const float *x, const Weights *w, int64_t j)
             const double xi = (double)x[i];
             e.dot += xi * value[i];
             e.sums += fabs(xi) * magnitude[i];
-            e.bf16 += fabs(xi * value[i]) * (0x1p-8 + 0x1p-18) +
+            e.bf16 += fabs(xi * value[i]) * (0x1p-7 + 0x1p-16) +
                       0x1p-126 * (fabs(xi) + fabs(value[i]) + 1);
             max = fabs(xi) > max ? fabs(xi) : max;
             weights += fabs(value[i]);

@@ -12,6 +12,9 @@
 /* f32 rows as they are, zero up to a whole number of cache lines. */
 extern const LinLayout lin_layout_f32;
 
+/* bf16 rows, for the panel kernels (lin_bf16_avx512bf16.c). */
+extern const LinLayout lin_layout_bf16;
+
 /* Scalar: any format, any class, contract tree (lin_ref.c). */
 extern const LinKernel lin_ref;
 
@@ -21,5 +24,9 @@ const LinKernel *lin_f32_avx512(FormatId format, int rows);
 
 /* int8 activations (lin_acts.h), invariant, best for a few rows. NULL for PLAIN formats. */
 const LinKernel *lin_i8_avx512vnni(FormatId format);
+
+/* bf16 panels (lin_panel.h), any format, invariant, best for many rows. */
+const LinKernel *lin_bf16_avx512bf16(void);
+const LinKernel *lin_bf16_amx(void);
 
 #endif
