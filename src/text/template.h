@@ -38,6 +38,9 @@ TemplateLimits template_limits(void);
 /* `source` is borrowed during the call only. ERR_FORMAT or ERR_UNSUPPORTED: "doc: line 3: ...". */
 MUST_CHECK bool template_open(Arena *a, const char *doc, Str source, Template **out, Error *err);
 
+Str template_source(const Template *t);   /* line ends are \n */
+size_t template_bytes(const Template *t); /* memory held */
+
 typedef struct TemplateVar {
     const char *name;
     const json_t *value; /* NULL: None */

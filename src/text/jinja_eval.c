@@ -1,0 +1,1037 @@
+#include "text/jinja_eval.h"
+
+#include "text/jinja_filter.h"
+#include "text/jinja_format.h"
+#include "text/jinja_method.h"
+#include "text/jinja_op.h"
+#include "text/jinja_test.h"
+
+#include <inttypes.h>
+
+enum { RANGE_MAX = 100000 /* as the sandbox has it */ };
+
+typedef struct JinjaVar {
+    Str name;
+    JinjaValue value;
+} JinjaVar;
+
+/* Variables of one block. Macros keep the scope that they were defined in, so scopes lie in the
+ * arena. */
+struct JinjaScope {
+    JinjaScope *parent;
+    JinjaVar *vars;
+    int n, cap;
+};
+
+struct JinjaMacro {
+    const JinjaNode *node; /* MACRO or CALL_BLOCK */
+    JinjaScope *scope;
+};
+
+struct JinjaLoop {
+    const JinjaNode *node;
+    JinjaScope *scope; /* around the loop */
+    const JinjaList *items;
+    int64_t at;
+    int64_t depth; /* of recursion, from 0 */
+    JinjaValue changed;
+};
+
+typedef enum JinjaFunction {
+    FN_NAMESPACE,
+    FN_RANGE,
+    FN_DICT,
+    FN_RAISE_EXCEPTION,
+    FN_STRFTIME_NOW,
+} JinjaFunction;
+
+typedef enum Flow { FLOW_FAIL, FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
+
+static bool eval(Jinja *j, const JinjaNode *n, JinjaValue *out);
+static Flow exec(Jinja *j, const JinjaNode *n);
+static bool call_value(Jinja *j, JinjaValue callee, const JinjaCall *call, JinjaValue *out);
+
+/* ---- variables ---- */
+
+static JinjaVar *scope_find(JinjaScope *s, Str name)
+{
+    for (int i = s->n; i-- > 0;) {
+        JinjaVar *v = &s->vars[i];
+        if (v->name.ptr == name.ptr || str_eq(v->name, name))
+            return v;
+    }
+    return NULL;
+}
+
+static bool scope_push(Jinja *j)
+{
+    JinjaScope *s = jinja_take(j, 1, sizeof *s);
+    if (!s)
+        return false;
+    s->parent = j->scope;
+    j->scope = s;
+    return true;
+}
+
+static bool scope_set(Jinja *j, Str name, JinjaValue value)
+{
+    JinjaScope *s = j->scope;
+    JinjaVar *v = scope_find(s, name);
+    if (v) {
+        v->value = value;
+        return true;
+    }
+    if (s->n == s->cap) {
+        const int cap = s->cap ? s->cap * 2 : 4;
+        JinjaVar *vars = jinja_take(j, (size_t)cap, sizeof *vars);
+        if (!vars)
+            return false;
+        if (s->n)
+            memcpy(vars, s->vars, (size_t)s->n * sizeof *vars);
+        s->vars = vars;
+        s->cap = cap;
+    }
+    s->vars[s->n++] = (JinjaVar){name, value};
+    return jinja_step(j, 1 + s->n / 16);
+}
+
+static bool global(Str name, JinjaValue *out)
+{
+    static const char *const names[] = {[FN_NAMESPACE] = "namespace",
+                                        [FN_RANGE] = "range",
+                                        [FN_DICT] = "dict",
+                                        [FN_RAISE_EXCEPTION] = "raise_exception",
+                                        [FN_STRFTIME_NOW] = "strftime_now"};
+    for (int i = 0; i < (int)COUNT_OF(names); i++) {
+        if (str_is(name, names[i])) {
+            *out = (JinjaValue){.type = JINJA_FUNCTION, .u.function = i};
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool lookup(Jinja *j, Str name, JinjaValue *out)
+{
+    int64_t seen = 0;
+    for (JinjaScope *s = j->scope; s; s = s->parent) {
+        const JinjaVar *v = scope_find(s, name);
+        if (v) {
+            *out = v->value;
+            return true;
+        }
+        seen += 1 + s->n / 8;
+    }
+    const JinjaValue *v = jinja_dict_find(j->context, name);
+    if (v)
+        *out = *v;
+    else if (!global(name, out))
+        *out = (JinjaValue){.type = JINJA_UNDEFINED,
+                            .flags = JINJA_UNDEF_NAME,
+                            .len = (uint32_t)name.len,
+                            .u.s = name.ptr};
+    return jinja_step(j, seen / 8);
+}
+
+/* Gives the value to a name, ns.name, or to each of a tuple. */
+static bool assign(Jinja *j, const JinjaNode *target, JinjaValue value)
+{
+    if (target->kind == JN_NAME)
+        return scope_set(j, target->name, value);
+    if (target->kind == JN_ATTR) {
+        JinjaValue ns;
+        if (!lookup(j, target->a->name, &ns))
+            return false;
+        if (ns.type != JINJA_NAMESPACE)
+            return jinja_fail(
+                j, "TemplateRuntimeError: cannot assign attribute on non-namespace object");
+        return jinja_dict_set(j, ns.u.dict, jinja_str(target->name.ptr, target->name.len), value);
+    }
+    JinjaList *items;
+    if (value.type == JINJA_UNDEFINED)
+        return jinja_undefined_fail(j, value);
+    if (!jinja_iterate(j, value, &items) || !jinja_enter(j))
+        return false;
+    if (items->n != target->n_items)
+        return jinja_fail(j, "ValueError: %s values to unpack (expected %d, got %" PRId64 ")",
+                          items->n < target->n_items ? "not enough" : "too many", target->n_items,
+                          items->n);
+    for (int i = 0; i < target->n_items; i++) {
+        if (!assign(j, target->items[i], items->at[i]))
+            return false;
+    }
+    j->depth--;
+    return true;
+}
+
+/* ---- output ---- */
+
+static bool put(Jinja *j, Str s)
+{
+    if (s.len > j->limits.output_bytes - j->out.len)
+        return jinja_fail(j, "the template's output is longer than %zu bytes",
+                          j->limits.output_bytes);
+    if (!strbuf_add(&j->out, s.ptr, s.len)) {
+        j->failed = true;
+        return err_nomem(j->err, j->doc, j->out.len + s.len);
+    }
+    return jinja_step(j, (int64_t)(s.len / 16));
+}
+
+/* Runs a block and takes what it wrote as a string. */
+static bool capture(Jinja *j, const JinjaNode *body, JinjaValue *out)
+{
+    const size_t mark = j->out.len;
+    if (exec(j, body) == FLOW_FAIL)
+        return false;
+    if (j->out.len == mark) {
+        *out = jinja_str("", 0);
+        return true;
+    }
+    if (!jinja_copy_str(j, (Str){j->out.ptr + mark, j->out.len - mark}, out))
+        return false;
+    j->out.len = mark;
+    return true;
+}
+
+/* ---- calls ---- */
+
+/* Evaluates arguments; `caller` (MISSING: none) comes as one more keyword. */
+static bool eval_args(Jinja *j, const JinjaArgNodes *args, JinjaValue caller, JinjaCall *out)
+{
+    *out = (JinjaCall){0};
+    if (!args && caller.type == JINJA_MISSING)
+        return true;
+    const JinjaArgNodes none = {0};
+    args = args ? args : &none;
+    JinjaList *star = NULL;
+    JinjaValue v;
+    JinjaValue more = {.type = JINJA_MISSING};
+    if (args->star && (!eval(j, args->star, &v) || !jinja_iterate(j, v, &star)))
+        return false;
+    if (args->star_star) {
+        if (!eval(j, args->star_star, &more))
+            return false;
+        if (more.type != JINJA_DICT)
+            return jinja_fail(j, "TypeError: argument after ** must be a mapping, not %s",
+                              jinja_type_name(more));
+    }
+    const size_t n_pos = (size_t)args->n_pos + (size_t)(star ? star->n : 0);
+    const size_t n_kw =
+        (size_t)args->n_kw + (size_t)(more.type == JINJA_DICT ? more.u.dict->n : 0) + 1;
+    JinjaValue *pos = jinja_take(j, n_pos + 1, sizeof *pos);
+    JinjaKw *kw = jinja_take(j, n_kw, sizeof *kw);
+    if (!pos || !kw || n_pos > INT32_MAX || n_kw > INT32_MAX)
+        return false;
+    for (int i = 0; i < args->n_pos; i++) {
+        if (!eval(j, args->pos[i], &pos[out->n_pos++]))
+            return false;
+    }
+    for (int64_t i = 0; star && i < star->n; i++)
+        pos[out->n_pos++] = star->at[i];
+    for (int i = 0; i < args->n_kw; i++) {
+        kw[out->n_kw].name = args->kw[i].name;
+        if (!eval(j, args->kw[i].value, &kw[out->n_kw++].value))
+            return false;
+    }
+    for (int64_t i = 0; more.type == JINJA_DICT && i < more.u.dict->n; i++) {
+        const JinjaPair *p = &more.u.dict->at[i];
+        if (p->key.type != JINJA_STR)
+            return jinja_fail(j, "TypeError: keywords must be strings");
+        kw[out->n_kw++] = (JinjaKw){jinja_text(p->key), p->value};
+    }
+    if (caller.type != JINJA_MISSING)
+        kw[out->n_kw++] = (JinjaKw){{"caller", 6}, caller};
+    out->pos = pos;
+    out->kw = kw;
+    return jinja_step(j, 1 + (out->n_pos + out->n_kw) / 4);
+}
+
+static const JinjaKw *find_kw(const JinjaCall *call, Str name)
+{
+    for (int i = 0; i < call->n_kw; i++) {
+        if (str_eq(call->kw[i].name, name))
+            return &call->kw[i];
+    }
+    return NULL;
+}
+
+static bool is_param(const JinjaNode *m, Str name)
+{
+    for (int i = 0; i < m->n_params; i++) {
+        if (str_eq(m->params[i].name, name))
+            return true;
+    }
+    return false;
+}
+
+/* Parameters, varargs, kwargs and caller into the macro's scope. */
+static bool bind_macro(Jinja *j, const JinjaNode *m, const JinjaCall *call)
+{
+    const int n = m->name.len < 60 ? (int)m->name.len : 60;
+    for (int i = 0; i < m->n_params; i++) {
+        const JinjaParam *p = &m->params[i];
+        const JinjaKw *kw = find_kw(call, p->name);
+        JinjaValue v = {.type = JINJA_UNDEFINED,
+                        .flags = JINJA_UNDEF_NAME,
+                        .len = (uint32_t)p->name.len,
+                        .u.s = p->name.ptr};
+        if (i < call->n_pos && kw)
+            return jinja_fail(j, "TypeError: macro '%.*s' got multiple values for an argument", n,
+                              m->name.ptr);
+        if (i < call->n_pos)
+            v = call->pos[i];
+        else if (kw)
+            v = kw->value;
+        else if (p->missing && !eval(j, p->missing, &v))
+            return false;
+        if (!scope_set(j, p->name, v))
+            return false;
+    }
+    JinjaValue v;
+    if (m->op & JINJA_USES_VARARGS) {
+        if (!jinja_list_new(j, JINJA_TUPLE, 0, &v))
+            return false;
+        for (int i = m->n_params; i < call->n_pos; i++) {
+            if (!jinja_list_push(j, v.u.list, call->pos[i]))
+                return false;
+        }
+        if (!scope_set(j, (Str){"varargs", 7}, v))
+            return false;
+    } else if (call->n_pos > m->n_params) {
+        return jinja_fail(j, "TypeError: macro '%.*s' takes not more than %d argument(s)", n,
+                          m->name.ptr, m->n_params);
+    }
+    const Str caller = {"caller", 6};
+    const bool takes_caller = (m->op & JINJA_USES_CALLER) && !is_param(m, caller);
+    JinjaValue rest;
+    if (!jinja_dict_new(j, JINJA_DICT, &rest))
+        return false;
+    v = (JinjaValue){.type = JINJA_UNDEFINED, .len = 6, .u.s = "caller"};
+    for (int i = 0; i < call->n_kw; i++) {
+        const JinjaKw *kw = &call->kw[i];
+        if (takes_caller && str_eq(kw->name, caller))
+            v = kw->value;
+        else if (!is_param(m, kw->name) &&
+                 !jinja_dict_set(j, rest.u.dict, jinja_str(kw->name.ptr, kw->name.len), kw->value))
+            return false;
+    }
+    if (takes_caller && !scope_set(j, caller, v))
+        return false;
+    if (m->op & JINJA_USES_KWARGS)
+        return scope_set(j, (Str){"kwargs", 6}, rest);
+    if (rest.u.dict->n == 0)
+        return true;
+    const JinjaValue key = rest.u.dict->at[0].key;
+    return jinja_fail(j, "TypeError: macro '%.*s' takes no keyword argument '%.*s'", n, m->name.ptr,
+                      key.len < 60 ? (int)key.len : 60, key.u.s);
+}
+
+static bool call_macro(Jinja *j, const JinjaMacro *m, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaScope *const outer = j->scope;
+    const int line = j->line;
+    j->scope = m->scope;
+    const bool ok = scope_push(j) && bind_macro(j, m->node, call) && capture(j, m->node->body, out);
+    j->scope = outer;
+    j->line = line;
+    return ok;
+}
+
+static bool make_range(Jinja *j, const JinjaCall *call, JinjaValue *out)
+{
+    int64_t v[3] = {0, 0, 1};
+    if (call->n_pos < 1 || call->n_pos > 3 || call->n_kw)
+        return jinja_fail(j, "TypeError: range expected 1 to 3 arguments, got %d", call->n_pos);
+    for (int i = 0; i < call->n_pos; i++) {
+        if (!jinja_to_int(j, call->pos[i], &v[call->n_pos == 1 ? 1 : i]))
+            return false;
+    }
+    if (v[2] == 0)
+        return jinja_fail(j, "ValueError: range() arg 3 must not be zero");
+    if (!jinja_list_new(j, JINJA_LIST, 0, out))
+        return false;
+    for (int64_t i = v[0]; v[2] > 0 ? i < v[1] : i > v[1];) {
+        if (out->u.list->n == RANGE_MAX)
+            return jinja_fail(j,
+                              "OverflowError: Range too big. The sandbox blocks ranges larger "
+                              "than MAX_RANGE (%d).",
+                              RANGE_MAX);
+        if (!jinja_list_push(j, out->u.list, jinja_int(i)))
+            return false;
+        if (__builtin_add_overflow(i, v[2], &i))
+            break;
+    }
+    return jinja_step(j, out->u.list->n / 4);
+}
+
+/* dict(...) and namespace(...): from a dict or pairs, and keywords. */
+static bool make_dict(Jinja *j, JinjaType type, const JinjaCall *call, JinjaValue *out)
+{
+    if (call->n_pos > 1)
+        return jinja_fail(j, "TypeError: dict expected at most 1 argument, got %d", call->n_pos);
+    if (!jinja_dict_new(j, type, out))
+        return false;
+    if (call->n_pos == 1 && call->pos[0].type == JINJA_DICT) {
+        const JinjaDict *d = call->pos[0].u.dict;
+        for (int64_t i = 0; i < d->n; i++) {
+            if (!jinja_step(j, 1) || !jinja_dict_set(j, out->u.dict, d->at[i].key, d->at[i].value))
+                return false;
+        }
+    } else if (call->n_pos == 1) {
+        JinjaList *pairs;
+        if (!jinja_iterate(j, call->pos[0], &pairs))
+            return false;
+        for (int64_t i = 0; i < pairs->n; i++) {
+            JinjaList *pair;
+            if (!jinja_step(j, 1) || !jinja_iterate(j, pairs->at[i], &pair))
+                return false;
+            if (pair->n != 2)
+                return jinja_fail(j,
+                                  "ValueError: dictionary update sequence element has length "
+                                  "%" PRId64 "; 2 is required",
+                                  pair->n);
+            if (!jinja_dict_set(j, out->u.dict, pair->at[0], pair->at[1]))
+                return false;
+        }
+    }
+    for (int i = 0; i < call->n_kw; i++) {
+        const JinjaKw *kw = &call->kw[i];
+        if (!jinja_dict_set(j, out->u.dict, jinja_str(kw->name.ptr, kw->name.len), kw->value))
+            return false;
+    }
+    return true;
+}
+
+static bool call_function(Jinja *j, int function, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    switch ((JinjaFunction)function) {
+    case FN_NAMESPACE:
+        return make_dict(j, JINJA_NAMESPACE, call, out);
+    case FN_DICT:
+        return make_dict(j, JINJA_DICT, call, out);
+    case FN_RANGE:
+        return make_range(j, call, out);
+    case FN_RAISE_EXCEPTION: {
+        JinjaValue text;
+        if (!jinja_bind(j, "raise_exception()", call, "message", 1, arg) ||
+            !jinja_to_str(j, arg[0], &text))
+            return false;
+        return jinja_fail(j, "%.*s", text.len < 180 ? (int)text.len : 180, text.u.s);
+    }
+    case FN_STRFTIME_NOW: {
+        Str format;
+        return jinja_bind(j, "strftime_now()", call, "format", 1, arg) &&
+               jinja_bound_str(j, "strftime_now()", arg[0], (Str){"", 0}, &format) &&
+               jinja_strftime(j, format, j->now, out);
+    }
+    }
+    return false;
+}
+
+/* ---- loops ---- */
+
+static bool run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue iterable,
+                     int64_t depth);
+
+/* loop(children) in a recursive loop: the text of the loop over them. */
+static bool call_loop(Jinja *j, const JinjaLoop *loop, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    if (!loop->node->flag)
+        return jinja_fail(j, "TypeError: The loop must have the 'recursive' marker to be called "
+                             "recursively.");
+    if (!jinja_bind(j, "loop()", call, "iterable", 1, arg))
+        return false;
+    JinjaScope *const here = j->scope;
+    const size_t mark = j->out.len;
+    if (!run_loop(j, loop->node, loop->scope, arg[0], loop->depth + 1))
+        return false;
+    j->scope = here;
+    if (!jinja_copy_str(j, (Str){j->out.ptr ? j->out.ptr + mark : "", j->out.len - mark}, out))
+        return false;
+    j->out.len = mark;
+    return true;
+}
+
+/* loop.cycle(a, b ...) and loop.changed(x ...) */
+static bool loop_method(Jinja *j, const JinjaMethod *m, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaLoop *loop = m->self.u.loop;
+    if (str_is(m->name, "cycle")) {
+        if (call->n_pos == 0)
+            return jinja_fail(j, "TypeError: no items for cycling given");
+        *out = call->pos[loop->at % call->n_pos];
+        return true;
+    }
+    JinjaValue now;
+    bool same = false;
+    if (!jinja_list_new(j, JINJA_TUPLE, call->n_pos, &now))
+        return false;
+    for (int i = 0; i < call->n_pos; i++)
+        now.u.list->at[now.u.list->n++] = call->pos[i];
+    if (loop->changed.type != JINJA_MISSING && !jinja_equal(j, loop->changed, now, &same))
+        return false;
+    loop->changed = now;
+    *out = jinja_bool(!same);
+    return true;
+}
+
+bool jinja_eval_attr(Jinja *j, JinjaValue obj, Str name, JinjaValue *out)
+{
+    *out = (JinjaValue){.type = JINJA_MISSING};
+    if (obj.type == JINJA_MACRO) {
+        const JinjaNode *m = obj.u.macro->node;
+        if (str_is(name, "name"))
+            *out = jinja_str(m->name.ptr, m->name.len);
+        else if (str_is(name, "catch_kwargs"))
+            *out = jinja_bool(m->op & JINJA_USES_KWARGS);
+        else if (str_is(name, "catch_varargs"))
+            *out = jinja_bool(m->op & JINJA_USES_VARARGS);
+        else if (str_is(name, "caller"))
+            *out = jinja_bool(m->op & JINJA_USES_CALLER);
+        else if (str_is(name, "arguments")) {
+            if (!jinja_list_new(j, JINJA_TUPLE, m->n_params, out))
+                return false;
+            for (int i = 0; i < m->n_params; i++)
+                out->u.list->at[out->u.list->n++] =
+                    jinja_str(m->params[i].name.ptr, m->params[i].name.len);
+        }
+        return true;
+    }
+    const JinjaLoop *l = obj.u.loop;
+    const int64_t n = l->items->n;
+    if (str_is(name, "index"))
+        *out = jinja_int(l->at + 1);
+    else if (str_is(name, "index0"))
+        *out = jinja_int(l->at);
+    else if (str_is(name, "revindex"))
+        *out = jinja_int(n - l->at);
+    else if (str_is(name, "revindex0"))
+        *out = jinja_int(n - l->at - 1);
+    else if (str_is(name, "first"))
+        *out = jinja_bool(l->at == 0);
+    else if (str_is(name, "last"))
+        *out = jinja_bool(l->at + 1 == n);
+    else if (str_is(name, "length"))
+        *out = jinja_int(n);
+    else if (str_is(name, "depth"))
+        *out = jinja_int(l->depth + 1);
+    else if (str_is(name, "depth0"))
+        *out = jinja_int(l->depth);
+    else if (str_is(name, "previtem"))
+        *out = l->at > 0 ? l->items->at[l->at - 1] : jinja_undef_attr(obj, name);
+    else if (str_is(name, "nextitem"))
+        *out = l->at + 1 < n ? l->items->at[l->at + 1] : jinja_undef_attr(obj, name);
+    else if (str_is(name, "cycle") || str_is(name, "changed")) {
+        JinjaMethod *m = jinja_take(j, 1, sizeof *m);
+        if (!m)
+            return false;
+        *m = (JinjaMethod){obj, name};
+        *out = (JinjaValue){.type = JINJA_METHOD, .u.method = m};
+    }
+    return true;
+}
+
+static bool call_value(Jinja *j, JinjaValue callee, const JinjaCall *call, JinjaValue *out)
+{
+    switch ((JinjaType)callee.type) {
+    case JINJA_MACRO:
+        return call_macro(j, callee.u.macro, call, out);
+    case JINJA_FUNCTION:
+        return call_function(j, callee.u.function, call, out);
+    case JINJA_METHOD:
+        return callee.u.method->self.type == JINJA_LOOP
+                   ? loop_method(j, callee.u.method, call, out)
+                   : jinja_method_call(j, callee.u.method, call, out);
+    case JINJA_LOOP:
+        return call_loop(j, callee.u.loop, call, out);
+    case JINJA_UNDEFINED:
+        return jinja_undefined_fail(j, callee);
+    case JINJA_MISSING:
+    case JINJA_NONE:
+    case JINJA_BOOL:
+    case JINJA_INT:
+    case JINJA_FLOAT:
+    case JINJA_STR:
+    case JINJA_LIST:
+    case JINJA_TUPLE:
+    case JINJA_GEN:
+    case JINJA_DICT:
+    case JINJA_NAMESPACE:
+        break;
+    }
+    return jinja_fail(j, "TypeError: '%s' object is not callable", jinja_type_name(callee));
+}
+
+/* ---- expressions ---- */
+
+static bool eval_items(Jinja *j, const JinjaNode *n, JinjaType type, JinjaValue *out)
+{
+    if (!jinja_list_new(j, type, n->n_items, out))
+        return false;
+    for (int i = 0; i < n->n_items; i++) {
+        JinjaValue v;
+        if (!eval(j, n->items[i], &v) || !jinja_list_push(j, out->u.list, v))
+            return false;
+    }
+    return true;
+}
+
+static bool eval_dict(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    if (!jinja_dict_new(j, JINJA_DICT, out))
+        return false;
+    for (int i = 0; i + 1 < n->n_items; i += 2) {
+        JinjaValue key;
+        JinjaValue value;
+        if (!eval(j, n->items[i], &key) || !eval(j, n->items[i + 1], &value) ||
+            !jinja_dict_set(j, out->u.dict, key, value))
+            return false;
+    }
+    return true;
+}
+
+static bool eval_slice(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue obj;
+    JinjaValue part[3];
+    if (!eval(j, n->a, &obj))
+        return false;
+    for (int i = 0; i < 3; i++) {
+        part[i] = jinja_none();
+        if (n->items[i] && !eval(j, n->items[i], &part[i]))
+            return false;
+    }
+    return jinja_slice(j, obj, part, out);
+}
+
+static bool compare_one(Jinja *j, JinjaOp op, JinjaValue a, JinjaValue b, bool *yes)
+{
+    switch (op) {
+    case JO_EQ:
+        return jinja_equal(j, a, b, yes);
+    case JO_NE:
+        if (!jinja_equal(j, a, b, yes))
+            return false;
+        *yes = !*yes;
+        return true;
+    case JO_LT:
+        return jinja_less(j, a, b, "<", yes);
+    case JO_GT:
+        return jinja_less(j, b, a, ">", yes);
+    case JO_LE:
+    case JO_GE:
+        if (!(op == JO_LE ? jinja_less(j, b, a, "<=", yes) : jinja_less(j, a, b, ">=", yes)))
+            return false;
+        *yes = !*yes;
+        return true;
+    case JO_IN:
+        return jinja_contains(j, b, a, yes);
+    case JO_NOT_IN:
+        if (!jinja_contains(j, b, a, yes))
+            return false;
+        *yes = !*yes;
+        return true;
+    case JO_ADD:
+    case JO_SUB:
+    case JO_MUL:
+    case JO_DIV:
+    case JO_FLOORDIV:
+    case JO_MOD:
+    case JO_POW:
+        break;
+    }
+    return false;
+}
+
+static bool eval_compare(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue left;
+    bool yes = true;
+    if (!eval(j, n->items[0], &left))
+        return false;
+    for (int i = 1; i < n->n_items && yes; i++) {
+        JinjaValue right;
+        if (!eval(j, n->items[i], &right) ||
+            !compare_one(j, (JinjaOp)n->ops[i - 1], left, right, &yes))
+            return false;
+        left = right;
+    }
+    *out = jinja_bool(yes);
+    return true;
+}
+
+static bool eval_concat(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue sum = jinja_str("", 0);
+    for (int i = 0; i < n->n_items; i++) {
+        JinjaValue v;
+        if (!eval(j, n->items[i], &v) || !jinja_to_str(j, v, &v) ||
+            !jinja_join_str(j, jinja_text(sum), jinja_text(v), &sum))
+            return false;
+    }
+    *out = sum;
+    return true;
+}
+
+static bool eval_call(Jinja *j, const JinjaNode *n, JinjaValue caller, JinjaValue *out)
+{
+    JinjaValue callee;
+    JinjaCall call;
+    if (!eval(j, n->a, &callee) || !eval_args(j, n->args, caller, &call))
+        return false;
+    j->line = n->line;
+    return call_value(j, callee, &call, out);
+}
+
+/* `text` is what a chain of filters without a subject is applied to. */
+static bool eval_filter(Jinja *j, const JinjaNode *n, const JinjaValue *text, JinjaValue *out)
+{
+    JinjaValue v;
+    JinjaCall call;
+    const JinjaValue no_caller = {.type = JINJA_MISSING};
+    if (!n->a)
+        v = *text;
+    else if (text && n->a->kind == JN_FILTER) {
+        if (!jinja_enter(j) || !eval_filter(j, n->a, text, &v))
+            return false;
+        j->depth--;
+    } else if (!eval(j, n->a, &v))
+        return false;
+    if (!eval_args(j, n->args, no_caller, &call))
+        return false;
+    j->line = n->line;
+    return jinja_filter(j, n->id, n->name, v, &call, out);
+}
+
+static bool eval_test(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue v;
+    JinjaCall call;
+    bool yes;
+    const JinjaValue no_caller = {.type = JINJA_MISSING};
+    if (!eval(j, n->a, &v) || !eval_args(j, n->args, no_caller, &call) ||
+        !jinja_test(j, n->id, n->name, v, &call, &yes))
+        return false;
+    *out = jinja_bool(yes != n->flag);
+    return true;
+}
+
+static bool eval_binary(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue a;
+    JinjaValue b;
+    if (!eval(j, n->a, &a) || !eval(j, n->b, &b))
+        return false;
+    j->line = n->line;
+    return jinja_op(j, (JinjaOp)n->op, a, b, out);
+}
+
+static bool eval_cond(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue yes;
+    if (!eval(j, n->b, &yes))
+        return false;
+    if (jinja_truth(yes))
+        return eval(j, n->a, out);
+    if (n->c)
+        return eval(j, n->c, out);
+    *out = (JinjaValue){.type = JINJA_UNDEFINED, .len = 16, .u.s = "an inline if ..."};
+    return true;
+}
+
+static bool eval_node(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaValue v;
+    switch (n->kind) {
+    case JN_CONST:
+        *out = n->value;
+        return true;
+    case JN_NAME:
+        return lookup(j, n->name, out);
+    case JN_LIST:
+        return eval_items(j, n, JINJA_LIST, out);
+    case JN_TUPLE:
+        return eval_items(j, n, JINJA_TUPLE, out);
+    case JN_DICT:
+        return eval_dict(j, n, out);
+    case JN_ATTR:
+        return eval(j, n->a, &v) && jinja_attr(j, v, n->name, out);
+    case JN_ITEM: {
+        JinjaValue key;
+        return eval(j, n->a, &v) && eval(j, n->b, &key) && jinja_item(j, v, key, out);
+    }
+    case JN_SLICE:
+        return eval_slice(j, n, out);
+    case JN_CALL:
+        return eval_call(j, n, (JinjaValue){.type = JINJA_MISSING}, out);
+    case JN_FILTER:
+        return eval_filter(j, n, NULL, out);
+    case JN_TEST:
+        return eval_test(j, n, out);
+    case JN_NOT:
+        if (!eval(j, n->a, &v))
+            return false;
+        *out = jinja_bool(!jinja_truth(v));
+        return true;
+    case JN_NEG:
+        return eval(j, n->a, &v) && jinja_op_negate(j, v, out);
+    case JN_POS:
+        return eval(j, n->a, &v) && jinja_op(j, JO_ADD, jinja_int(0), v, out);
+    case JN_BINARY:
+        return eval_binary(j, n, out);
+    case JN_AND:
+    case JN_OR:
+        if (!eval(j, n->a, out))
+            return false;
+        return jinja_truth(*out) != (n->kind == JN_AND) || eval(j, n->b, out);
+    case JN_COMPARE:
+        return eval_compare(j, n, out);
+    case JN_CONCAT:
+        return eval_concat(j, n, out);
+    case JN_COND:
+        return eval_cond(j, n, out);
+    case JN_TEXT:
+    case JN_PRINT:
+    case JN_IF:
+    case JN_FOR:
+    case JN_SET:
+    case JN_SET_BLOCK:
+    case JN_MACRO:
+    case JN_CALL_BLOCK:
+    case JN_FILTER_BLOCK:
+    case JN_WITH:
+    case JN_BREAK:
+    case JN_CONTINUE:
+    case JN_BLOCK:
+        break;
+    }
+    return jinja_fail(j, "a statement where a value is wanted");
+}
+
+static bool eval(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    j->line = n->line;
+    if (!jinja_step(j, 1) || !jinja_enter(j) || !eval_node(j, n, out))
+        return false;
+    j->depth--;
+    return true;
+}
+
+/* ---- statements ---- */
+
+static bool print_value(Jinja *j, JinjaValue v)
+{
+    return jinja_to_str(j, v, &v) && put(j, jinja_text(v));
+}
+
+static Flow exec_if(Jinja *j, const JinjaNode *n)
+{
+    for (int i = 0; i + 1 < n->n_items; i += 2) {
+        JinjaValue v;
+        if (!eval(j, n->items[i], &v))
+            return FLOW_FAIL;
+        if (jinja_truth(v))
+            return exec(j, n->items[i + 1]);
+    }
+    return n->b ? exec(j, n->b) : FLOW_NEXT;
+}
+
+/* The items that pass "if" of a for tag; each is tested in its own scope. */
+static bool filter_items(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaList **items)
+{
+    JinjaValue kept;
+    if (!jinja_list_new(j, JINJA_LIST, 0, &kept))
+        return false;
+    for (int64_t i = 0; i < (*items)->n; i++) {
+        JinjaValue yes;
+        j->scope = outer;
+        if (!scope_push(j) || !assign(j, n->a, (*items)->at[i]) || !eval(j, n->c, &yes))
+            return false;
+        if (jinja_truth(yes) && !jinja_list_push(j, kept.u.list, (*items)->at[i]))
+            return false;
+    }
+    j->scope = outer;
+    *items = kept.u.list;
+    return true;
+}
+
+static bool run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue iterable,
+                     int64_t depth)
+{
+    JinjaList *items;
+    if (!jinja_enter(j) || !jinja_iterate(j, iterable, &items))
+        return false;
+    j->scope = outer;
+    if (n->c && !filter_items(j, n, outer, &items))
+        return false;
+    JinjaLoop *loop = jinja_take(j, 1, sizeof *loop);
+    if (!loop)
+        return false;
+    *loop = (JinjaLoop){.node = n, .scope = outer, .items = items, .depth = depth};
+    for (loop->at = 0; loop->at < items->n; loop->at++) {
+        const JinjaValue self = {.type = JINJA_LOOP, .u.loop = loop};
+        j->scope = outer;
+        if (!jinja_step(j, 1) || !scope_push(j) || !scope_set(j, (Str){"loop", 4}, self) ||
+            !assign(j, n->a, items->at[loop->at]))
+            return false;
+        const Flow flow = exec(j, n->body);
+        if (flow == FLOW_FAIL)
+            return false;
+        if (flow == FLOW_BREAK)
+            break;
+    }
+    j->scope = outer;
+    if (items->n == 0 && n->otherwise) {
+        if (!scope_push(j) || exec(j, n->otherwise) == FLOW_FAIL)
+            return false;
+        j->scope = outer;
+    }
+    j->depth--;
+    return true;
+}
+
+static bool exec_set_block(Jinja *j, const JinjaNode *n)
+{
+    JinjaScope *const outer = j->scope;
+    JinjaValue text;
+    if (!scope_push(j) || !capture(j, n->body, &text))
+        return false;
+    j->scope = outer;
+    if (n->b && !eval_filter(j, n->b, &text, &text))
+        return false;
+    return assign(j, n->a, text);
+}
+
+static bool exec_filter_block(Jinja *j, const JinjaNode *n)
+{
+    JinjaScope *const outer = j->scope;
+    JinjaValue text;
+    if (!scope_push(j) || !capture(j, n->body, &text) || !eval_filter(j, n->a, &text, &text))
+        return false;
+    j->scope = outer;
+    return print_value(j, text);
+}
+
+static bool make_macro(Jinja *j, const JinjaNode *n, JinjaValue *out)
+{
+    JinjaMacro *m = jinja_take(j, 1, sizeof *m);
+    if (!m)
+        return false;
+    *m = (JinjaMacro){n, j->scope};
+    *out = (JinjaValue){.type = JINJA_MACRO, .u.macro = m};
+    return true;
+}
+
+static bool exec_with(Jinja *j, const JinjaNode *n)
+{
+    JinjaScope *const outer = j->scope;
+    JinjaScope *inner;
+    if (!scope_push(j))
+        return false;
+    inner = j->scope;
+    for (int i = 0; i + 1 < n->n_items; i += 2) { /* values do not see each other */
+        JinjaValue v;
+        j->scope = outer;
+        if (!eval(j, n->items[i + 1], &v))
+            return false;
+        j->scope = inner;
+        if (!assign(j, n->items[i], v))
+            return false;
+    }
+    j->scope = inner;
+    if (exec(j, n->body) == FLOW_FAIL)
+        return false;
+    j->scope = outer;
+    return true;
+}
+
+static Flow exec_block(Jinja *j, const JinjaNode *n)
+{
+    for (int i = 0; i < n->n_items; i++) {
+        const Flow flow = exec(j, n->items[i]);
+        if (flow != FLOW_NEXT)
+            return flow;
+    }
+    return FLOW_NEXT;
+}
+
+static bool exec_simple(Jinja *j, const JinjaNode *n)
+{
+    JinjaValue v;
+    switch (n->kind) {
+    case JN_TEXT:
+        return put(j, n->name);
+    case JN_PRINT:
+        return eval(j, n->a, &v) && print_value(j, v);
+    case JN_FOR:
+        return eval(j, n->b, &v) && run_loop(j, n, j->scope, v, 0);
+    case JN_SET:
+        return eval(j, n->b, &v) && assign(j, n->a, v);
+    case JN_SET_BLOCK:
+        return exec_set_block(j, n);
+    case JN_MACRO:
+        return make_macro(j, n, &v) && scope_set(j, n->name, v);
+    case JN_CALL_BLOCK: {
+        JinjaValue caller;
+        return make_macro(j, n, &caller) && eval_call(j, n->a, caller, &v) && print_value(j, v);
+    }
+    case JN_FILTER_BLOCK:
+        return exec_filter_block(j, n);
+    case JN_WITH:
+        return exec_with(j, n);
+    case JN_CONST:
+    case JN_NAME:
+    case JN_LIST:
+    case JN_TUPLE:
+    case JN_DICT:
+    case JN_ATTR:
+    case JN_ITEM:
+    case JN_SLICE:
+    case JN_CALL:
+    case JN_FILTER:
+    case JN_TEST:
+    case JN_NOT:
+    case JN_NEG:
+    case JN_POS:
+    case JN_BINARY:
+    case JN_AND:
+    case JN_OR:
+    case JN_COMPARE:
+    case JN_CONCAT:
+    case JN_COND:
+    case JN_IF:
+    case JN_BREAK:
+    case JN_CONTINUE:
+    case JN_BLOCK:
+        break;
+    }
+    return jinja_fail(j, "a value where a statement is wanted");
+}
+
+static Flow exec(Jinja *j, const JinjaNode *n)
+{
+    Flow flow = FLOW_NEXT;
+    j->line = n->line;
+    if (!jinja_step(j, 1) || !jinja_enter(j))
+        return FLOW_FAIL;
+    if (n->kind == JN_BLOCK)
+        flow = exec_block(j, n);
+    else if (n->kind == JN_IF)
+        flow = exec_if(j, n);
+    else if (n->kind == JN_BREAK)
+        flow = FLOW_BREAK;
+    else if (n->kind == JN_CONTINUE)
+        flow = FLOW_CONTINUE;
+    else if (!exec_simple(j, n))
+        flow = FLOW_FAIL;
+    j->depth--;
+    return flow;
+}
+
+bool jinja_eval(Jinja *j, const JinjaNode *root)
+{
+    return scope_push(j) && exec(j, root) != FLOW_FAIL;
+}

@@ -1,0 +1,616 @@
+#include "text/jinja_filter.h"
+
+#include "text/jinja_format.h"
+#include "text/jinja_method.h"
+#include "text/jinja_seq.h"
+#include "text/utf8.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool no_args(Jinja *j, const char *what, const JinjaCall *call)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    return jinja_bind(j, what, call, "", 0, arg);
+}
+
+/* ---- text ---- */
+
+static bool case_filter(Jinja *j, JinjaValue v, JinjaCase how, const JinjaCall *call,
+                        JinjaValue *out)
+{
+    JinjaValue s;
+    return no_args(j, "this filter", call) && jinja_to_str(j, v, &s) &&
+           jinja_case(j, jinja_text(s), how, out);
+}
+
+static bool f_upper(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    return case_filter(j, v, JINJA_UPPER, call, out);
+}
+
+static bool f_lower(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    return case_filter(j, v, JINJA_LOWER, call, out);
+}
+
+static bool f_capitalize(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    return case_filter(j, v, JINJA_CAPITALIZE, call, out);
+}
+
+static bool f_title(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    return case_filter(j, v, JINJA_TITLE_TAG, call, out);
+}
+
+static bool f_string(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    return no_args(j, "string", call) && jinja_to_str(j, v, out);
+}
+
+static bool f_safe(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    if (!no_args(j, "safe", call) || !jinja_to_str(j, v, out))
+        return false;
+    out->flags |= JINJA_SAFE;
+    return true;
+}
+
+static bool escape_html(Jinja *j, Str s, JinjaValue *out)
+{
+    StrBuf b;
+    jinja_buf(j, &b);
+    for (size_t i = 0; i < s.len; i++) {
+        const char c = s.ptr[i];
+        if (c == '&')
+            strbuf_add_cstr(&b, "&amp;");
+        else if (c == '<')
+            strbuf_add_cstr(&b, "&lt;");
+        else if (c == '>')
+            strbuf_add_cstr(&b, "&gt;");
+        else if (c == '"')
+            strbuf_add_cstr(&b, "&#34;");
+        else if (c == '\'')
+            strbuf_add_cstr(&b, "&#39;");
+        else
+            strbuf_add(&b, &c, 1);
+    }
+    if (!jinja_take_buf(j, &b, out))
+        return false;
+    out->flags |= JINJA_SAFE;
+    return true;
+}
+
+static bool f_escape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue s;
+    if (!no_args(j, "escape", call) || !jinja_to_str(j, v, &s))
+        return false;
+    if (s.flags & JINJA_SAFE) {
+        *out = s;
+        return true;
+    }
+    return escape_html(j, jinja_text(s), out);
+}
+
+static bool f_forceescape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue s;
+    return no_args(j, "forceescape", call) && jinja_to_str(j, v, &s) &&
+           escape_html(j, jinja_text(s), out);
+}
+
+static bool f_trim(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaValue s;
+    Str chars;
+    if (!jinja_bind(j, "trim", call, "chars", 0, arg) || !jinja_to_str(j, v, &s) ||
+        !jinja_bound_str(j, "trim", arg[0], (Str){NULL, 0}, &chars) ||
+        !jinja_step(j, (int64_t)(s.len / 16) * (int64_t)(chars.len / 16 + 1)))
+        return false;
+    const Str cut = jinja_strip(jinja_text(s), chars, JINJA_LEFT | JINJA_RIGHT);
+    *out = jinja_str(cut.ptr, cut.len);
+    return true;
+}
+
+static bool f_replace(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaValue s;
+    JinjaValue from;
+    JinjaValue to;
+    int64_t count;
+    return jinja_bind(j, "replace", call, "old new count", 2, arg) && jinja_to_str(j, v, &s) &&
+           jinja_to_str(j, arg[0], &from) && jinja_to_str(j, arg[1], &to) &&
+           jinja_bound_int(j, arg[2], -1, &count) &&
+           jinja_replace(j, jinja_text(s), jinja_text(from), jinja_text(to), count, out);
+}
+
+static bool f_indent(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaValue s;
+    JinjaValue lines;
+    JinjaValue pad;
+    if (!jinja_bind(j, "indent", call, "width first blank", 0, arg) || !jinja_to_str(j, v, &s))
+        return false;
+    if (arg[0].type == JINJA_STR) {
+        pad = arg[0];
+    } else {
+        int64_t width;
+        if (!jinja_bound_int(j, arg[0], 4, &width) ||
+            !jinja_pad(j, (Str){"", 0}, width, (Str){" ", 1}, JINJA_LEFT, &pad))
+            return false;
+    }
+    const bool first = jinja_truth(arg[1]);
+    const bool blank = jinja_truth(arg[2]);
+    /* The reference adds a newline before it splits, so that a last newline counts as a line. */
+    StrBuf b;
+    jinja_buf(j, &b);
+    strbuf_add(&b, s.u.s, s.len);
+    strbuf_add_cstr(&b, "\n");
+    JinjaValue whole;
+    if (!jinja_take_buf(j, &b, &whole) || !jinja_splitlines(j, jinja_text(whole), false, &lines))
+        return false;
+    jinja_buf(j, &b);
+    for (int64_t i = 0; i < lines.u.list->n; i++) {
+        const JinjaValue line = lines.u.list->at[i];
+        if (i)
+            strbuf_add_cstr(&b, "\n");
+        if (i == 0 ? first : blank || line.len > 0)
+            strbuf_add(&b, pad.u.s, pad.len);
+        strbuf_add(&b, line.u.s, line.len);
+        if (b.failed || !jinja_step(j, 1 + (int64_t)(pad.len / 16)))
+            break;
+    }
+    return jinja_take_buf(j, &b, out);
+}
+
+static bool f_center(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaValue s;
+    int64_t width;
+    return jinja_bind(j, "center", call, "width", 0, arg) && jinja_to_str(j, v, &s) &&
+           jinja_bound_int(j, arg[0], 80, &width) &&
+           jinja_pad(j, jinja_text(s), width, (Str){" ", 1}, JINJA_LEFT | JINJA_RIGHT, out);
+}
+
+static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaValue text;
+    int64_t length;
+    int64_t leeway;
+    int64_t n;
+    Str end;
+    if (!jinja_bind(j, "truncate", call, "length killwords end leeway", 0, arg) ||
+        !jinja_to_str(j, v, &text) || !jinja_bound_int(j, arg[0], 255, &length) ||
+        !jinja_bound_str(j, "truncate", arg[2], (Str){"...", 3}, &end) ||
+        !jinja_bound_int(j, arg[3], 5, &leeway) || !jinja_length(j, text, &n))
+        return false;
+    const int64_t tail = (int64_t)utf8_count(end);
+    if (length < tail)
+        return jinja_fail(j, "AssertionError: expected length >= %" PRId64 ", got %" PRId64, tail,
+                          length);
+    if (leeway < 0)
+        return jinja_fail(j, "AssertionError: expected leeway >= 0, got %" PRId64, leeway);
+    if (n - leeway <= length) {
+        *out = text;
+        return true;
+    }
+    Str cut = jinja_substr(jinja_text(text), 0, length - tail);
+    if (!jinja_truth(arg[1])) { /* back to the last blank */
+        size_t at = cut.len;
+        while (at > 0 && cut.ptr[at - 1] != ' ')
+            at--;
+        if (at > 0)
+            cut.len = at - 1;
+    }
+    return jinja_join_str(j, cut, end, out);
+}
+
+static bool f_wordcount(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue s;
+    if (!no_args(j, "wordcount", call) || !jinja_to_str(j, v, &s) || !jinja_step(j, s.len / 4))
+        return false;
+    int64_t n = 0;
+    bool inside = false;
+    for (size_t i = 0; i < s.len;) { /* runs of \w */
+        const size_t len = utf8_step(s.u.s[i]);
+        const JinjaMethod m = {jinja_str(s.u.s + i, len), {"isalnum", 7}};
+        JinjaValue is;
+        if (!jinja_method_call(j, &m, &(JinjaCall){0}, &is))
+            return false;
+        const bool word = is.u.b || s.u.s[i] == '_';
+        n += word && !inside;
+        inside = word;
+        i += len;
+    }
+    *out = jinja_int(n);
+    return true;
+}
+
+static bool f_urlencode(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue s;
+    if (!no_args(j, "urlencode", call))
+        return false;
+    if (v.type == JINJA_DICT || jinja_is_seq(v))
+        return jinja_fail(j, "urlencode of a collection is not supported");
+    if (!jinja_to_str(j, v, &s))
+        return false;
+    StrBuf b;
+    jinja_buf(j, &b);
+    for (size_t i = 0; i < s.len; i++) {
+        const char c = s.u.s[i];
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                           (c >= '0' && c <= '9') || (c && strchr("_.-~/", c));
+        if (plain)
+            strbuf_add(&b, &c, 1);
+        else
+            strbuf_printf(&b, "%%%02X", (unsigned)(unsigned char)c);
+    }
+    return jinja_take_buf(j, &b, out);
+}
+
+static bool f_striptags(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue s;
+    JinjaValue words;
+    if (!no_args(j, "striptags", call) || !jinja_to_str(j, v, &s))
+        return false;
+    StrBuf b;
+    jinja_buf(j, &b);
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.u.s[i] == '<') {
+            const char *close = memchr(s.u.s + i, '>', s.len - i);
+            if (close) {
+                i = (size_t)(close - s.u.s);
+                continue;
+            }
+        }
+        strbuf_add(&b, s.u.s + i, 1);
+    }
+    JinjaValue bare;
+    if (!jinja_take_buf(j, &b, &bare) || !jinja_step(j, s.len) ||
+        !jinja_split(j, jinja_text(bare), (Str){NULL, 0}, -1, false, &words))
+        return false;
+    jinja_buf(j, &b);
+    for (int64_t i = 0; i < words.u.list->n; i++) {
+        if (i)
+            strbuf_add_cstr(&b, " ");
+        strbuf_add(&b, words.u.list->at[i].u.s, words.u.list->at[i].len);
+    }
+    return jinja_take_buf(j, &b, out);
+}
+
+static bool f_format(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue s;
+    JinjaValue args;
+    if (!jinja_to_str(j, v, &s))
+        return false;
+    if (call->n_pos && call->n_kw)
+        return jinja_fail(
+            j, "FilterArgumentError: can't handle positional and keyword arguments together");
+    if (call->n_kw) {
+        if (!jinja_dict_new(j, JINJA_DICT, &args))
+            return false;
+        for (int i = 0; i < call->n_kw; i++) {
+            const JinjaKw *kw = &call->kw[i];
+            if (!jinja_dict_set(j, args.u.dict, jinja_str(kw->name.ptr, kw->name.len), kw->value))
+                return false;
+        }
+    } else {
+        if (!jinja_list_new(j, JINJA_TUPLE, call->n_pos, &args))
+            return false;
+        for (int i = 0; i < call->n_pos; i++)
+            args.u.list->at[args.u.list->n++] = call->pos[i];
+    }
+    return jinja_percent(j, jinja_text(s), args, out);
+}
+
+static bool f_pprint(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    StrBuf b;
+    if (!no_args(j, "pprint", call))
+        return false;
+    jinja_buf(j, &b);
+    if (!jinja_write(j, &b, v, true)) {
+        strbuf_free(&b);
+        return false;
+    }
+    return jinja_take_buf(j, &b, out);
+}
+
+/* ---- numbers ---- */
+
+static bool f_abs(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    int64_t i;
+    if (!no_args(j, "abs", call))
+        return false;
+    if (v.type == JINJA_FLOAT) {
+        *out = jinja_float(fabs(v.u.f));
+        return true;
+    }
+    if (!jinja_to_int(j, v, &i))
+        return false;
+    if (i == INT64_MIN)
+        return jinja_fail(j, "OverflowError: a whole number beyond 64 bits");
+    *out = jinja_int(i < 0 ? -i : i);
+    return true;
+}
+
+/* Python's int() of text. */
+static bool text_to_int(Str s, int base, int64_t *out)
+{
+    char buf[72];
+    size_t n = 0;
+    s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT | JINJA_RIGHT);
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.ptr[i] == '_' && i > 0 && i + 1 < s.len && s.ptr[i - 1] != '_')
+            continue;
+        if (n + 1 == sizeof buf || s.ptr[i] == '\0')
+            return false;
+        buf[n++] = s.ptr[i];
+    }
+    buf[n] = '\0';
+    char *end;
+    errno = 0;
+    *out = strtoll(buf, &end, base);
+    return n > 0 && *end == '\0' && errno == 0;
+}
+
+static bool text_to_double(Str s, double *out)
+{
+    char buf[400];
+    s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT | JINJA_RIGHT);
+    if (s.len == 0 || s.len >= sizeof buf || memchr(s.ptr, 'x', s.len) || memchr(s.ptr, 'X', s.len))
+        return false;
+    memcpy(buf, s.ptr, s.len);
+    buf[s.len] = '\0';
+    char *end;
+    *out = strtod(buf, &end);
+    return end == buf + s.len;
+}
+
+static bool f_int(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    int64_t base;
+    int64_t i = 0;
+    double f;
+    if (!jinja_bind(j, "int", call, "default base", 0, arg) ||
+        !jinja_bound_int(j, arg[1], 10, &base))
+        return false;
+    *out = arg[0].type == JINJA_MISSING ? jinja_int(0) : arg[0];
+    if (v.type == JINJA_INT || v.type == JINJA_BOOL) {
+        *out = jinja_int(v.type == JINJA_BOOL ? v.u.b : v.u.i);
+    } else if (v.type == JINJA_FLOAT ||
+               (v.type == JINJA_STR && text_to_double(jinja_text(v), &f))) {
+        if (v.type == JINJA_STR && base >= 2 && base <= 36 &&
+            text_to_int(jinja_text(v), (int)base, &i)) {
+            *out = jinja_int(i);
+            return true;
+        }
+        f = v.type == JINJA_FLOAT ? v.u.f : f;
+        if (isfinite(f) && fabs(f) >= 9.2e18)
+            return jinja_fail(j, "OverflowError: a whole number beyond 64 bits");
+        if (isfinite(f))
+            *out = jinja_int((int64_t)f);
+    } else if (v.type == JINJA_STR && base >= 2 && base <= 36 &&
+               text_to_int(jinja_text(v), (int)base, &i)) {
+        *out = jinja_int(i);
+    } else if (v.type == JINJA_UNDEFINED) {
+        return jinja_undefined_fail(j, v);
+    }
+    return true;
+}
+
+static bool f_float(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    double f;
+    if (!jinja_bind(j, "float", call, "default", 0, arg))
+        return false;
+    if (v.type == JINJA_UNDEFINED)
+        return jinja_undefined_fail(j, v);
+    if (jinja_is_number(v))
+        *out = jinja_float(jinja_to_double(v));
+    else if (v.type == JINJA_STR && text_to_double(jinja_text(v), &f))
+        *out = jinja_float(f);
+    else
+        *out = arg[0].type == JINJA_MISSING ? jinja_float(0.0) : arg[0];
+    return true;
+}
+
+static bool f_round(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    int64_t precision;
+    Str method;
+    if (!jinja_bind(j, "round", call, "precision method", 0, arg) ||
+        !jinja_bound_int(j, arg[0], 0, &precision) ||
+        !jinja_bound_str(j, "round", arg[1], (Str){"common", 6}, &method))
+        return false;
+    if (v.type == JINJA_UNDEFINED)
+        return jinja_undefined_fail(j, v);
+    if (!jinja_is_number(v))
+        return jinja_fail(j, "TypeError: type %s doesn't define __round__ method",
+                          jinja_type_name(v));
+    if (precision < -20 || precision > 300)
+        return jinja_fail(j, "round: a precision outside -20 to 300");
+    const bool whole = v.type != JINJA_FLOAT;
+    const double f = jinja_to_double(v);
+    if (str_is(method, "common")) {
+        if (whole && precision >= 0) {
+            *out = jinja_int(v.type == JINJA_BOOL ? v.u.b : v.u.i);
+            return true;
+        }
+        if (precision > 0 && isfinite(f)) { /* correctly rounded from the exact decimal value */
+            char text[700];
+            snprintf(text, sizeof text, "%.*f", (int)precision, f);
+            *out = jinja_float(strtod(text, NULL));
+            return true;
+        }
+        const double unit = pow(10.0, (double)-precision);
+        const double r = rint(f / unit) * unit;
+        *out = whole ? jinja_int((int64_t)r) : jinja_float(r);
+        return true;
+    }
+    const double scale = pow(10.0, (double)precision);
+    if (str_is(method, "ceil"))
+        *out = jinja_float(ceil(f * scale) / scale);
+    else if (str_is(method, "floor"))
+        *out = jinja_float(floor(f * scale) / scale);
+    else
+        return jinja_fail(j, "FilterArgumentError: method must be common, ceil or floor");
+    return true;
+}
+
+/* ---- values ---- */
+
+static bool f_default(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    if (!jinja_bind(j, "default", call, "default_value boolean", 0, arg))
+        return false;
+    const bool use = v.type == JINJA_UNDEFINED || (jinja_truth(arg[1]) && !jinja_truth(v));
+    *out = !use ? v : arg[0].type == JINJA_MISSING ? jinja_str("", 0) : arg[0];
+    return true;
+}
+
+static bool f_attr(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    Str name;
+    if (!jinja_bind(j, "attr", call, "name", 1, arg) ||
+        !jinja_bound_str(j, "attr", arg[0], (Str){"", 0}, &name))
+        return false;
+    if (v.type == JINJA_DICT && jinja_dict_find(v.u.dict, name)) { /* keys do not count */
+        *out = jinja_undef_attr(v, name);
+        const JinjaValue bare = {.type = JINJA_DICT, .u.dict = &(JinjaDict){0}};
+        JinjaValue method;
+        if (!jinja_attr(j, bare, name, &method))
+            return false;
+        return method.type == JINJA_METHOD ? jinja_attr(j, v, name, out) : true;
+    }
+    return jinja_attr(j, v, name, out);
+}
+
+static bool f_tojson(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    if (!jinja_bind(j, "tojson", call, "ensure_ascii indent separators sort_keys", 0, arg))
+        return false;
+    JinjaJson how = {.ascii = jinja_truth(arg[0]), .sort = jinja_truth(arg[3])};
+    JinjaValue pad = jinja_str("", 0);
+    how.multiline = arg[1].type != JINJA_MISSING && arg[1].type != JINJA_NONE;
+    if (how.multiline && arg[1].type == JINJA_STR) {
+        pad = arg[1];
+    } else if (how.multiline) {
+        int64_t width;
+        if (!jinja_to_int(j, arg[1], &width) ||
+            !jinja_pad(j, (Str){"", 0}, width, (Str){" ", 1}, JINJA_LEFT, &pad))
+            return false;
+    }
+    how.indent = jinja_text(pad);
+    how.item_sep = how.multiline ? (Str){",", 1} : (Str){", ", 2};
+    how.key_sep = (Str){": ", 2};
+    if (arg[2].type != JINJA_MISSING && arg[2].type != JINJA_NONE) {
+        const JinjaList *seps = jinja_is_seq(arg[2]) ? arg[2].u.list : NULL;
+        if (!seps || seps->n != 2 || seps->at[0].type != JINJA_STR || seps->at[1].type != JINJA_STR)
+            return jinja_fail(j, "TypeError: separators must be two strings");
+        how.item_sep = jinja_text(seps->at[0]);
+        how.key_sep = jinja_text(seps->at[1]);
+    }
+    StrBuf b;
+    jinja_buf(j, &b);
+    if (!jinja_to_json(j, &b, v, &how)) {
+        strbuf_free(&b);
+        return false;
+    }
+    return jinja_take_buf(j, &b, out);
+}
+
+typedef bool FilterFn(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out);
+
+static const struct {
+    const char *name;
+    FilterFn *fn;
+} filters[] = {
+    {"abs", f_abs},
+    {"attr", f_attr},
+    {"batch", jinja_seq_batch},
+    {"capitalize", f_capitalize},
+    {"center", f_center},
+    {"count", jinja_seq_length},
+    {"d", f_default},
+    {"default", f_default},
+    {"dictsort", jinja_seq_dictsort},
+    {"e", f_escape},
+    {"escape", f_escape},
+    {"first", jinja_seq_first},
+    {"float", f_float},
+    {"forceescape", f_forceescape},
+    {"format", f_format},
+    {"groupby", jinja_seq_groupby},
+    {"indent", f_indent},
+    {"int", f_int},
+    {"items", jinja_seq_items},
+    {"join", jinja_seq_join},
+    {"last", jinja_seq_last},
+    {"length", jinja_seq_length},
+    {"list", jinja_seq_list},
+    {"lower", f_lower},
+    {"map", jinja_seq_map},
+    {"max", jinja_seq_max},
+    {"min", jinja_seq_min},
+    {"pprint", f_pprint},
+    {"reject", jinja_seq_reject},
+    {"rejectattr", jinja_seq_rejectattr},
+    {"replace", f_replace},
+    {"reverse", jinja_seq_reverse},
+    {"round", f_round},
+    {"safe", f_safe},
+    {"select", jinja_seq_select},
+    {"selectattr", jinja_seq_selectattr},
+    {"slice", jinja_seq_slice},
+    {"sort", jinja_seq_sort},
+    {"string", f_string},
+    {"striptags", f_striptags},
+    {"sum", jinja_seq_sum},
+    {"title", f_title},
+    {"tojson", f_tojson},
+    {"trim", f_trim},
+    {"truncate", f_truncate},
+    {"unique", jinja_seq_unique},
+    {"upper", f_upper},
+    {"urlencode", f_urlencode},
+    {"wordcount", f_wordcount},
+};
+
+int jinja_filter_id(Str name)
+{
+    for (int i = 0; i < (int)COUNT_OF(filters); i++) {
+        if (str_is(name, filters[i].name))
+            return i;
+    }
+    return -1;
+}
+
+bool jinja_filter(Jinja *j, int id, Str name, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    if (id < 0)
+        return jinja_fail(j, "TemplateRuntimeError: No filter named '%.*s' found.",
+                          name.len < 60 ? (int)name.len : 60, name.ptr);
+    return filters[id].fn(j, v, call, out);
+}
