@@ -139,6 +139,19 @@ static void end_request(Sched *s, Request *r, MereFinish finish, const Error *wh
     events_end(s->d.events, r);
 }
 
+static void publish(Sched *s, int rows)
+{
+    const KvCounts c = kv_counts(s->kv);
+    pthread_mutex_lock(&s->lock);
+    s->stats.live = s->n_live;
+    s->stats.pages_used = c.live;
+    s->stats.pages_total = c.total;
+    s->stats.states_used = c.states_live + c.states_kept;
+    s->stats.steps += rows > 0;
+    s->stats.rows += (uint64_t)rows;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Frees the slot's rows, pages and state; `keep` leaves what it computed to the prefix tree. */
 static void end_slot(Sched *s, Slot *slot, MereFinish finish, const Error *why, bool keep)
 {
@@ -161,6 +174,7 @@ static void end_slot(Sched *s, Slot *slot, MereFinish finish, const Error *why, 
         i++;
     for (s->n_live--; i < s->n_live; i++)
         s->order[i] = s->order[i + 1];
+    publish(s, 0); /* who reads the event finds the place free */
     end_request(s, r, finish, why, slot->n_hit);
 }
 
@@ -500,19 +514,6 @@ static void take_results(Sched *s)
         else
             take_token(s, slot, s->logits + (size_t)slot->out0 * (size_t)s->d.vocab);
     }
-}
-
-static void publish(Sched *s, int rows)
-{
-    const KvCounts c = kv_counts(s->kv);
-    pthread_mutex_lock(&s->lock);
-    s->stats.live = s->n_live;
-    s->stats.pages_used = c.live;
-    s->stats.pages_total = c.total;
-    s->stats.states_used = c.states_live + c.states_kept;
-    s->stats.steps += rows > 0;
-    s->stats.rows += (uint64_t)rows;
-    pthread_mutex_unlock(&s->lock);
 }
 
 static bool run_step(Sched *s, Error *err)

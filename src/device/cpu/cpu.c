@@ -192,10 +192,12 @@ static void cpu_page_copy(Device *d, KvPool *pool, int group, int from, int to, 
         const KvLayer kv = cpu_kv_layer(pool, group, l);
         const int64_t k_run = kv.page_tokens * kv.head_dim * eb;
         const int64_t v_run = kv.page_tokens * kv.v_dim * eb;
+        /* Keys lie transposed in tiles of slots: whole tiles. */
+        const int64_t k_tokens = i64_round_up(n_tokens, i64_min(KV_TILE, kv.page_tokens));
         for (int h = 0; h < kv.n_kv_heads; h++) {
             const int64_t src = (int64_t)from * kv.n_kv_heads + h;
             const int64_t dst = (int64_t)to * kv.n_kv_heads + h;
-            memcpy(kv.k + dst * k_run, kv.k + src * k_run, (size_t)(n_tokens * kv.head_dim * eb));
+            memcpy(kv.k + dst * k_run, kv.k + src * k_run, (size_t)(k_tokens * kv.head_dim * eb));
             memcpy(kv.v + dst * v_run, kv.v + src * v_run, (size_t)(n_tokens * kv.v_dim * eb));
         }
     }
