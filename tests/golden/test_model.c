@@ -1,0 +1,360 @@
+/* The model layer's own contracts: what a family refuses and how it says so, rotary frequencies,
+ * reordered rows, and every allocation failing in turn. */
+#include "support/tiny_fill.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "model/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const GraphLimits limits = {.max_rows = 32, .max_out_rows = 4, .max_segs = 4};
+
+static void must(bool ok, const Error *err)
+{
+    if (!ok)
+        fail_msg("%s", err->msg);
+}
+
+/* A copy of a tiny model whose config.json has some keys replaced; `patch` is a JSON object, a null
+ * in it deletes the key. */
+static const char *patched(Arena *a, const char *name, const char *patch)
+{
+    Error err;
+    const char *dir;
+    Str text = {NULL, 0};
+    must(tiny_fill(a, TEST_DATA, name, TEST_TMP, &dir, &err), &err);
+    const char *from = arena_printf(a, &err, "%s/config.json", dir);
+    const char *to = arena_printf(a, &err, "%s/tiny/patched-%s", TEST_TMP, name);
+    must(from && to && file_read(a, from, 1 << 20, &text, &err), &err);
+    json_t *config = json_parse(from, text, &err);
+    json_t *changes = json_parse("patch", str_from(patch), &err);
+    if (!config || !changes)
+        fail_msg("%s", err.msg);
+    const char *key;
+    json_t *value;
+    json_object_foreach (changes, key, value) {
+        if (json_is_null(value))
+            (void)json_object_del(config, key);
+        else
+            assert_int_equal(json_object_set(config, key, value), 0);
+    }
+    if (mkdir(to, 0777) != 0)
+        assert_int_equal(errno, EEXIST);
+    assert_int_equal(
+        json_dump_file(config, arena_printf(a, &err, "%s/config.json", to), JSON_INDENT(1)), 0);
+    const char *weights = arena_printf(a, &err, "%s/model.safetensors", dir);
+    const char *link = arena_printf(a, &err, "%s/model.safetensors", to);
+    if (symlink(weights, link) != 0)
+        assert_int_equal(errno, EEXIST);
+    json_decref(config);
+    json_decref(changes);
+    return to;
+}
+
+static bool load(Arena *a, const char *dir, Checkpoint **ck, Model **m, Error *err)
+{
+    const GraphPlan *plan;
+    *ck = NULL;
+    return checkpoint_open(a, dir, ck, err) && model_open(a, *ck, m, err) &&
+           model_build(*m, a, "text", &limits, &plan, err);
+}
+
+typedef struct Refusal {
+    const char *model, *patch;
+    ErrCode code;
+    const char *says[2];
+} Refusal;
+
+static const Refusal refusals[] = {
+    {"llama", "{\"model_type\": \"gpt5\"}", ERR_UNSUPPORTED, {"gpt5", "qwen3_next"}},
+    {"llama", "{\"model_type\": null}", ERR_FORMAT, {"model_type", "missing"}},
+    {"llama", "{\"model_type\": 7}", ERR_FORMAT, {"model_type", "string"}},
+    {"llama", "{\"hidden_size\": null}", ERR_FORMAT, {"hidden_size", "missing"}},
+    {"llama", "{\"hidden_size\": 48}", ERR_FORMAT, {"48", "64"}},
+    {"llama", "{\"hidden_size\": -1}", ERR_FORMAT, {"hidden_size", "-1"}},
+    {"llama", "{\"hidden_size\": 2000000000}", ERR_FORMAT, {"hidden_size", "2000000000"}},
+    {"llama", "{\"num_hidden_layers\": 0}", ERR_FORMAT, {"num_hidden_layers", "0"}},
+    {"llama", "{\"num_hidden_layers\": 1000000000}", ERR_FORMAT, {"num_hidden_layers", "1000"}},
+    {"llama", "{\"num_hidden_layers\": 3}", ERR_FORMAT, {"layers.2", "missing"}},
+    {"llama", "{\"num_hidden_layers\": \"two\"}", ERR_FORMAT, {"num_hidden_layers", "string"}},
+    {"llama", "{\"num_attention_heads\": 5}", ERR_FORMAT, {"num_attention_heads", "5"}},
+    {"llama",
+     "{\"num_attention_heads\": 1024, \"head_dim\": 1024, \"num_key_value_heads\": 1024}",
+     ERR_FORMAT,
+     {"self_attn", "1048576"}},
+    {"llama",
+     "{\"head_dim\": 1024, \"num_attention_heads\": 1024, \"num_key_value_heads\": 1}",
+     ERR_FORMAT,
+     {"self_attn", "1048576"}},
+    {"llama", "{\"head_dim\": 15}", ERR_FORMAT, {"15", "even"}},
+    {"llama",
+     "{\"head_dim\": null, \"num_attention_heads\": 3, \"num_key_value_heads\": 1}",
+     ERR_FORMAT,
+     {"hidden_size", "head_dim"}},
+    {"llama", "{\"vocab_size\": 321}", ERR_FORMAT, {"model.embed_tokens", "321"}},
+    {"llama", "{\"vocab_size\": 1e300}", ERR_FORMAT, {"vocab_size", ""}},
+    {"llama", "{\"intermediate_size\": null}", ERR_FORMAT, {"intermediate_size", "missing"}},
+    {"llama", "{\"intermediate_size\": 120}", ERR_FORMAT, {"gate_proj", "120"}},
+    {"llama", "{\"rms_norm_eps\": 0}", ERR_FORMAT, {"rms_norm_eps", "0"}},
+    {"llama", "{\"rms_norm_eps\": null}", ERR_FORMAT, {"rms_norm_eps", "missing"}},
+    {"llama", "{\"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, {"hidden_act", "gelu"}},
+    {"llama", "{\"attention_bias\": true}", ERR_FORMAT, {"attention_bias", "bias"}},
+    {"llama", "{\"mlp_bias\": true}", ERR_FORMAT, {"mlp_bias", "bias"}},
+    {"llama", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT, {"partial_rotary_factor", "1.5"}},
+    {"llama", "{\"rope_parameters\": {\"rope_theta\": -3}}", ERR_FORMAT, {"rope_theta", "-3"}},
+    {"llama",
+     "{\"rope_parameters\": {\"rope_type\": \"longrope\"}}",
+     ERR_UNSUPPORTED,
+     {"rope_type", "longrope"}},
+    {"llama",
+     "{\"rope_parameters\": {\"full_attention\": {}}}",
+     ERR_UNSUPPORTED,
+     {"rope_parameters", "full_attention"}},
+    {"llama", "{\"rope_parameters\": [1]}", ERR_FORMAT, {"rope_parameters", "object"}},
+    {"llama",
+     "{\"rope_parameters\": {\"rope_type\": \"linear\"}}",
+     ERR_FORMAT,
+     {"factor", "missing"}},
+    {"llama",
+     "{\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 0}}",
+     ERR_FORMAT,
+     {"factor", "0"}},
+    {"llama_tied_rope3",
+     "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4}}",
+     ERR_FORMAT,
+     {"high_freq_factor", "4"}},
+    {"llama_yarn",
+     "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1}}",
+     ERR_FORMAT,
+     {"rope_theta", "1"}},
+    {"llama_tied_rope3", "{\"tie_word_embeddings\": false}", ERR_FORMAT, {"lm_head", "missing"}},
+    {"mistral", "{\"sliding_window\": 0}", ERR_FORMAT, {"sliding_window", "0"}},
+    {"llama",
+     "{\"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+     ERR_FORMAT,
+     {"sliding_window", "missing"}},
+    {"llama", "{\"layer_types\": [\"full_attention\"]}", ERR_FORMAT, {"layer_types", "2"}},
+    {"llama",
+     "{\"layer_types\": [\"full_attention\", 3]}",
+     ERR_UNSUPPORTED,
+     {"layer_types", "[1]"}},
+    {"qwen3_moe", "{\"num_experts\": 9}", ERR_FORMAT, {"gate", "9"}},
+    {"qwen3_moe", "{\"num_experts\": 1000000}", ERR_FORMAT, {"num_experts", "1000000"}},
+    {"qwen3_moe", "{\"num_experts_per_tok\": 9}", ERR_FORMAT, {"num_experts_per_tok", "9"}},
+    {"qwen3_moe", "{\"decoder_sparse_step\": 0}", ERR_FORMAT, {"decoder_sparse_step", "0"}},
+    {"qwen3_moe", "{\"mlp_only_layers\": [\"a\"]}", ERR_FORMAT, {"mlp_only_layers", "[0]"}},
+    {"qwen3_moe", "{\"mlp_only_layers\": [1]}", ERR_FORMAT, {"layers.1.mlp.gate_proj", "missing"}},
+    {"qwen3_moe", "{\"use_sliding_window\": true}", ERR_UNSUPPORTED, {"use_sliding_window", ""}},
+    {"qwen3_next", "{\"linear_num_value_heads\": 3}", ERR_FORMAT, {"linear_num_value_heads", "3"}},
+    {"qwen3_next", "{\"linear_num_value_heads\": 8}", ERR_FORMAT, {"in_proj_qkvz", ""}},
+    {"qwen3_next", "{\"linear_conv_kernel_dim\": 5}", ERR_FORMAT, {"conv1d", "640"}},
+    {"qwen3_next", "{\"linear_conv_kernel_dim\": 1}", ERR_FORMAT, {"linear_conv_kernel_dim", "1"}},
+    {"qwen3_next", "{\"linear_key_head_dim\": null}", ERR_FORMAT, {"linear_key_head_dim", ""}},
+    {"qwen3_next", "{\"layer_types\": \"all\"}", ERR_FORMAT, {"layer_types", ""}},
+    {"qwen3_next",
+     "{\"layer_types\": null, \"full_attention_interval\": 2}",
+     ERR_FORMAT,
+     {"layers.1.self_attn", "missing"}},
+};
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(refusals); i++) {
+        const Refusal *r = &refusals[i];
+        Arena a;
+        Checkpoint *ck;
+        Model *m;
+        Error err = {ERR_NONE, ""};
+        arena_init(&a, "test");
+        const char *dir = patched(&a, r->model, r->patch);
+        const bool ok = load(&a, dir, &ck, &m, &err);
+        if (ok)
+            fail_msg("%s with %s was accepted", r->model, r->patch);
+        if (err.code != r->code || !strstr(err.msg, r->says[0]) || !strstr(err.msg, r->says[1]))
+            fail_msg("%s with %s: %s \"%s\", wanted %s with \"%s\" and \"%s\"", r->model, r->patch,
+                     err_name(err.code), err.msg, err_name(r->code), r->says[0], r->says[1]);
+        checkpoint_close(ck);
+        arena_free(&a);
+    }
+}
+
+static void test_accepted(void **state)
+{
+    static const char *const fine[][2] = {
+        {"llama", "{\"model_type\": \"LLaMA\"}"},
+        {"llama", "{\"rope_parameters\": null, \"max_position_embeddings\": null}"},
+        {"llama", "{\"layer_types\": [\"full_attention\", \"sliding_attention\"], "
+                  "\"sliding_window\": 8}"},
+        {"llama", "{\"tie_word_embeddings\": null}"},
+        {"llama", "{\"tie_word_embeddings\": true}"},
+        {"mistral", "{\"sliding_window\": null}"},
+        {"qwen3", "{\"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": null, "
+                  "\"max_window_layers\": 1}"},
+        {"qwen3_next", "{\"layer_types\": null}"},
+        {"qwen3_next", "{\"model_type\": \"qwen3-next\", \"intermediate_size\": null}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(fine); i++) {
+        Arena a;
+        Checkpoint *ck;
+        Model *m;
+        Error err;
+        arena_init(&a, "test");
+        if (!load(&a, patched(&a, fine[i][0], fine[i][1]), &ck, &m, &err))
+            fail_msg("%s with %s: %s", fine[i][0], fine[i][1], err.msg);
+        assert_int_equal(m->vocab, 320);
+        assert_int_equal(m->hidden, 64);
+        assert_true(m->n_weights > 0 && m->derived_bytes > 0);
+        checkpoint_close(ck);
+        arena_free(&a);
+    }
+}
+
+/* Frequencies of llama_yarn and llama_tied_rope3 by the published formulas, worked out by hand. */
+static void test_rope(void **state)
+{
+    static const struct {
+        const char *name;
+        double scale;
+        double freq[3]; /* of dimensions 0, 3 and 7 of 8 */
+    } cases[] = {
+        {"llama", 1, {1, 0.0316227766, 0.000316227766}},
+        /* theta 5e5: 5e5^(-3/8) and ^(-7/8); wavelengths 6.3 (kept), 862 and 608,000 (a eighth) */
+        {"llama_tied_rope3", 1, {1, 7.292665e-3 / 8, 1.0313486e-5 / 8}},
+        /* factor 4: dimensions from floor(-0.4)=0 to ceil(2.6)=3 blend, later ones a quarter */
+        {"llama_yarn", 1.1386294, {1, 0.0316227766 / 4, 0.000316227766 / 4}},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Arena a;
+        Checkpoint *ck;
+        Model *m;
+        Error err;
+        RopeDesc r;
+        arena_init(&a, "test");
+        must(load(&a, patched(&a, cases[i].name, "{}"), &ck, &m, &err), &err);
+        must(model_rope(m, checkpoint_config(ck), 4, 16, 16, &r, &err), &err);
+        assert_true(fabs((double)r.scale - cases[i].scale) < 1e-6);
+        static const int at[3] = {0, 3, 7};
+        for (int j = 0; j < 3; j++)
+            if (fabs((double)r.inv_freq[at[j]] / cases[i].freq[j] - 1) > 1e-4)
+                fail_msg("%s: frequency %d is %.8g, wanted %.8g", cases[i].name, at[j],
+                         (double)r.inv_freq[at[j]], cases[i].freq[j]);
+        checkpoint_close(ck);
+        arena_free(&a);
+    }
+}
+
+static void test_reorder(void **state)
+{
+    (void)state;
+    Arena a;
+    Checkpoint *ck;
+    Model *m;
+    Error err;
+    Weight w;
+    arena_init(&a, "test");
+    must(load(&a, patched(&a, "llama", "{}"), &ck, &m, &err), &err);
+    const ModelRows rows[] = {{"model.layers.0.self_attn.q_proj", 64},
+                              {"model.layers.0.self_attn.k_proj", 32}};
+    must(model_weight(m, &w, "both", 64, SHARD_HEAD, rows, 2, &err), &err);
+    const RowView q = w.segs[0];
+    const RowView k = w.segs[1];
+    /* The second crosses the border between q and k. */
+    const int64_t from[] = {90, 60, 0};
+    const int64_t n[] = {6, 10, 1};
+    must(model_reorder(m, &w, from, n, 3, &err), &err);
+    assert_int_equal(w.n, 17);
+    assert_int_equal(w.n_segs, 4);
+    assert_ptr_equal(w.segs[0].data, k.data + 26 * k.row_bytes);
+    assert_ptr_equal(w.segs[1].data, q.data + 60 * q.row_bytes);
+    assert_int_equal(w.segs[1].n, 4);
+    assert_ptr_equal(w.segs[2].data, k.data);
+    assert_int_equal(w.segs[2].n, 6);
+    assert_ptr_equal(w.segs[3].data, q.data);
+    assert_false(model_reorder(m, &w, (int64_t[]){16}, (int64_t[]){2}, 1, &err));
+    assert_false(model_reorder(m, &w, (int64_t[]){-1}, (int64_t[]){2}, 1, &err));
+    assert_false(model_reorder(m, &w, (int64_t[]){0}, (int64_t[]){INT64_MAX}, 1, &err));
+    checkpoint_close(ck);
+    arena_free(&a);
+}
+
+static void test_families(void **state)
+{
+    (void)state;
+    int n;
+    const ModelFamily *const *all = model_families(&n);
+    assert_int_equal(n, 4);
+    for (int i = 0; i < n; i++) {
+        assert_ptr_equal(model_family_find(all[i]->types[0]), all[i]);
+        assert_non_null(all[i]->verified_by);
+        assert_non_null(all[i]->blocks[0]);
+        assert_string_equal(all[i]->parts[0].name, "text");
+    }
+    assert_string_equal(model_family_find("Mistral")->name, "llama");
+    assert_string_equal(model_family_find("QWEN3-next")->name, "qwen3_next");
+    assert_null(model_family_find("qwen3_nextt"));
+    assert_null(model_family_find(""));
+}
+
+/* Every allocation of model_open and model_build fails once: ERR_NOMEM each time, nothing is lost.
+ */
+static void test_torture(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama_yarn", "qwen3_moe", "qwen3_next"};
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        Arena outer;
+        Checkpoint *ck;
+        Error err;
+        arena_init(&outer, "outer");
+        must(checkpoint_open(&outer, patched(&outer, models[i], "{}"), &ck, &err), &err);
+        const size_t before = mem_in_use();
+        bool ok = false;
+        for (uint64_t at = 1; !ok; at++) {
+            Arena a;
+            Model *m;
+            const GraphPlan *plan;
+            arena_init(&a, "test");
+            mem_fail_at(at, false);
+            ok = model_open(&a, ck, &m, &err) && model_build(m, &a, "text", &limits, &plan, &err);
+            const bool reached = mem_count_get() >= at;
+            mem_fail_at(0, false);
+            if (ok && reached)
+                fail_msg("%s: allocation %d failed without notice", models[i], (int)at);
+            if (!ok && err.code != ERR_NOMEM)
+                fail_msg("%s, allocation %d: %s, %s", models[i], (int)at, err_name(err.code),
+                         err.msg);
+            arena_free(&a);
+            assert_int_equal(mem_in_use(), before);
+        }
+        checkpoint_close(ck);
+        arena_free(&outer);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_accepted), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_reorder),  cmocka_unit_test(test_torture),
+    };
+    json_setup();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
