@@ -113,8 +113,8 @@ static T add_op(Graph *g, Op op, Axis axis, int width)
     if (op.out < 0)
         return 0;
     Error err;
-    const char *name = op.name ? op.name : op_name(op.kind);
-    op.name = *g->prefix ? arena_printf(g->arena, &err, "%s%s", g->prefix, name) : name;
+    if (!op.name) /* a weight's or a norm's name is the checkpoint's, whole */
+        op.name = arena_printf(g->arena, &err, "%s%s", g->prefix, op_name(op.kind));
     if (!op.name)
         return fail_nomem(g, &err);
     g->ops[g->n_ops++] = op;

@@ -42,7 +42,8 @@ T g_delta(Graph *g, T qkv, T a, T b, const DeltaDesc *delta); /* -> [ROWS, n_v_h
 T g_out_rows(Graph *g, T x);              /* rows whose output is wanted -> [OUT_ROWS, width] */
 void g_out(Graph *g, T hidden, T logits); /* hidden: what the head multiplies (0: none) */
 
-/* Names later ops "prefix.op"; fmt as printf. */
+/* Names later ops that read no weight or vector "prefix.op" (those that do have its name); fmt as
+ * printf. */
 void g_name(Graph *g, const char *fmt, ...) PRINTF(2, 3);
 
 typedef struct GraphLimits {

@@ -28,6 +28,7 @@ typedef struct ModelFamily {
         types; /* config.json model_type, NULL-terminated; compared case-folded, '-' equal to '_' */
     const char *const *blocks; /* ids of families.md, for `mere families`, NULL-terminated */
     const char *verified_by;   /* the reference its golden test compares with */
+    double max_abs_diff;       /* of the logits (f32, tiny models), what that test allows */
     /* config -> m->config (family's own struct from m->arena) and the facts below. Refuses what it
      * cannot run, naming the key. */
     bool (*config)(Model *m, const json_t *config, Error *err);

@@ -97,9 +97,11 @@ bool decoder_config(Model *m, const json_t *config, Decoder *d, double rotary, E
     if (!(rotary > 0 && rotary <= 1))
         return err_set(err, ERR_FORMAT, "%s: \"partial_rotary_factor\" is %g, wanted 0 to 1", doc,
                        rotary);
-    return check_act(m, config, err) && heads_config(m, config, d, err) &&
-           model_rope(m, config, d->n_heads, d->head_dim, (int)(d->head_dim * rotary), &d->rope,
-                      err);
+    if (!check_act(m, config, err) || !heads_config(m, config, d, err))
+        return false;
+    /* GGUF's factor is a quotient: 64 / 192 of 192 must be 64 again. */
+    const int rot_dim = (int)(d->head_dim * rotary + 1e-6);
+    return model_rope(m, config, d->n_heads, d->head_dim, rot_dim, &d->rope, err);
 }
 
 bool decoder_windows(Model *m, const json_t *config, const Decoder *d, int first, int **windows,

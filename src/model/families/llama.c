@@ -72,6 +72,7 @@ const ModelFamily llama_family = {
     .blocks = (const char *const[]){"ROPE.half", "ROPE.pair", "ROPE.scal", "ATTN.bias", "ATTN.win",
                                     "MLP.swiglu", "HEAD.tie", NULL},
     .verified_by = "transformers 5.24.0, f32",
+    .max_abs_diff = 1e-5,
     .config = llama_config,
     .weights = llama_weights,
     .parts = (const ModelPart[]){{"text", llama_text}, {NULL, NULL}},

@@ -77,6 +77,7 @@ const ModelFamily qwen3_family = {
     .blocks = (const char *const[]){"ROPE.half", "ROPE.scal", "ATTN.qkn", "ATTN.bias", "ATTN.win",
                                     "MLP.swiglu", "HEAD.tie", NULL},
     .verified_by = "transformers 5.24.0, f32",
+    .max_abs_diff = 1e-5,
     .config = qwen3_config,
     .weights = qwen3_weights,
     .parts = (const ModelPart[]){{"text", qwen3_text}, {NULL, NULL}},

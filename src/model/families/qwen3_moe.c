@@ -78,6 +78,7 @@ const ModelFamily qwen3_moe_family = {
     .blocks = (const char *const[]){"ROPE.half", "ROPE.scal", "ATTN.qkn", "ATTN.bias", "MOE.sm",
                                     "MLP.swiglu", "HEAD.tie", NULL},
     .verified_by = "transformers 5.24.0, f32",
+    .max_abs_diff = 1e-5,
     .config = qwen3_moe_config,
     .weights = qwen3_moe_weights,
     .parts = (const ModelPart[]){{"text", qwen3_moe_text}, {NULL, NULL}},

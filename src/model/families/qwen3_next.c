@@ -269,6 +269,7 @@ const ModelFamily qwen3_next_family = {
     .blocks = (const char *const[]){"GDN", "ATTN.qkn", "ATTN.gate", "ROPE.half", "ROPE.part",
                                     "MOE.sm+shg", "NORM.gated", "HEAD.tie", NULL},
     .verified_by = "transformers 5.24.0, f32",
+    .max_abs_diff = 1e-4,
     .config = qwen3_next_config,
     .weights = qwen3_next_weights,
     .parts = (const ModelPart[]){{"text", qwen3_next_text}, {NULL, NULL}},
