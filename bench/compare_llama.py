@@ -62,8 +62,8 @@ def run_llama(a, model):
 
 
 def run_mere(a, model):
-    out, other = run([a.mere, "bench", model, "--prefill", str(a.prompt), "--decode", str(a.gen), "--threads", str(a.threads),
-                      "--reps", "1", "--json"], a.nice)
+    out, other = run([a.mere, "bench", model, "--pp", str(a.prompt), "--tg", str(a.gen), "--threads", str(a.threads), "--reps", "1",
+                      "--quiet"], a.nice)
     row = json.loads(out.strip().splitlines()[-1])
     return {"prefill": row["prefill_tok_s"], "decode": row["decode_tok_s"], "read": row.get("read_gb_s", 0.0),
             "numerics": row["numerics"], "other": other}

@@ -70,7 +70,7 @@ json_t *json_parse(const char *doc, Str text, Error *err)
 static json_t *find(const json_t *obj, const char *key)
 {
     json_t *v = json_object_get(obj, key);
-    return v && json_is_null(v) ? NULL : v;
+    return json_is_null(v) ? NULL : v;
 }
 
 static const char *type_name(const json_t *v)
