@@ -205,6 +205,7 @@ static void test_accepted(void **state)
         {"mistral", "{\"sliding_window\": null}"},
         {"qwen3", "{\"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": null, "
                   "\"max_window_layers\": 1}"},
+        {"qwen3_moe", "{\"num_experts\": null, \"num_local_experts\": 8}"},
         {"qwen3_next", "{\"layer_types\": null}"},
         {"qwen3_next", "{\"model_type\": \"qwen3-next\", \"intermediate_size\": null}"},
     };

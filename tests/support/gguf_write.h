@@ -12,9 +12,9 @@ typedef struct GgufWrite {
 } GgufWrite;
 
 void gguf_write_begin(GgufWrite *w);
-void gguf_write_u32(GgufWrite *w, const char *key, uint32_t v);
-void gguf_write_f32(GgufWrite *w, const char *key, float v);
-void gguf_write_str(GgufWrite *w, const char *key, const char *v);
+void gguf_write_u32(GgufWrite *w, const char *name, uint32_t v);
+void gguf_write_f32(GgufWrite *w, const char *name, float v);
+void gguf_write_str(GgufWrite *w, const char *name, const char *v);
 /* Dimensions slowest first. `type` is DT_F32, DT_F16, DT_BF16 or DT_Q8_0 (the last dimension a
  * multiple of 32). */
 void gguf_write_tensor(GgufWrite *w, const char *name, DType type, const int64_t *dims, int n_dims,

@@ -284,7 +284,11 @@ bool decoder_moe_config(Model *m, const json_t *config, const Decoder *d, bool s
                         DecoderMoeConfig *c, Error *err)
 {
     const char *doc = m->doc;
-    if (!json_get_int(config, doc, "num_experts", 1, DECODER_EXPERTS_MAX, &c->n_experts, err) ||
+    const json_t *named = json_object_get(config, "num_experts");
+    const bool renamed =
+        (!named || json_is_null(named)) && json_object_get(config, "num_local_experts");
+    const char *n_experts = renamed ? "num_local_experts" : "num_experts";
+    if (!json_get_int(config, doc, n_experts, 1, DECODER_EXPERTS_MAX, &c->n_experts, err) ||
         !json_get_int(config, doc, "num_experts_per_tok", 1, c->n_experts, &c->top_k, err) ||
         !json_get_int(config, doc, "moe_intermediate_size", 1, DECODER_WIDTH_MAX / 2, &c->ffn,
                       err) ||
