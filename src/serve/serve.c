@@ -333,6 +333,11 @@ static void set_defaults(ServerOptions *o)
         o->drain_ms = 10000;
 }
 
+bool serve_listen(const char *host, int port, int *fd, int *port_out, Error *err)
+{
+    return net_listen(host, port, fd, port_out, err);
+}
+
 bool serve_open(const ServerOptions *opt, int listen_fd, Server **out, Error *err)
 {
     Server *s = mem_zalloc(sizeof *s);

@@ -30,6 +30,10 @@ typedef struct ServerOptions {
     int drain_ms;             /* 10000: for running requests to end once the server stops */
 } ServerOptions;
 
+/* Opens a listening socket. host: name or address; port 0: the system picks. *port_out: the port
+ * got. ERR_FAILED: the port is in use or the address is not ours. Caller closes *fd. */
+MUST_CHECK bool serve_listen(const char *host, int port, int *fd, int *port_out, Error *err);
+
 /* Takes over listen_fd (also on failure). */
 MUST_CHECK bool serve_open(const ServerOptions *opt, int listen_fd, Server **out, Error *err);
 /* Serves until stopped. The exit code: 0 after serve_stop or SIGTERM, 130 after SIGINT, 70 when

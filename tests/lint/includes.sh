@@ -12,7 +12,7 @@ BEGIN {
     may["model"] = "model graph weights base"
     may["engine"] = "engine model graph weights text media device base"
     may["serve"] = "serve base"
-    may["cli"] = "cli base"
+    may["cli"] = "cli serve base"        # of serve only serve.h
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
     split(FILENAME, from, "/"); layer = from[2]

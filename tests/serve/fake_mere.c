@@ -73,7 +73,8 @@ void fake_token_text(MereStr prompt, int n, char out[16])
     uint32_t h = 2166136261U;
     for (size_t i = 0; i < prompt.len; i++)
         h = (h ^ (unsigned char)prompt.ptr[i]) * 16777619U;
-    h = (h ^ (uint32_t)n) * 16777619U;
+    h = (h ^ (uint32_t)n) * 2654435761U;
+    h = (h ^ h >> 15) * 2246822519U;
     snprintf(out, 16, "%s", words[h >> 16 & 7U]);
 }
 

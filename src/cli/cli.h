@@ -1,0 +1,44 @@
+/* cli.h: what commands share: options into mere.h's structs, errors onto stderr, and opening. Each
+ * command is one function, cmd_<name>, that returns the exit code. Main thread. */
+#ifndef MERE_CLI_CLI_H
+#define MERE_CLI_CLI_H
+
+#include "base/arena.h"
+#include "cli/options.h"
+#include "mere.h"
+
+typedef struct Cli {
+    Options o;
+    bool has_colour; /* on stderr */
+    MereOptions mere;
+    MereEngine *engine;
+    MereModel *model;
+    double load_ms; /* engine and model */
+} Cli;
+
+#define COMMAND(id, name, arguments, what) int cmd_##name(Cli *c);
+#include "cli/commands.def"
+#undef COMMAND
+
+/* Prints "mere: message" on stderr and returns the exit code of the error. */
+int cli_fail(const Cli *c, const Error *err);
+int cli_fail_mere(const Cli *c, const MereError *err);
+/* A remark on stderr, unless --quiet. */
+void cli_note(const Cli *c, const char *fmt, ...) PRINTF(2, 3);
+/* After writing stdout: 0, or 1 with a message when it could not be written. */
+int cli_flush(const Cli *c);
+
+/* c->mere from the options. ERR_DEVICE: a device or KV format that is not there, with what is. */
+MUST_CHECK bool cli_options(Cli *c, Error *err);
+/* The opening functions print what fails and set *exit_code. cli_close undoes both. */
+MUST_CHECK bool cli_open_engine(Cli *c, int *exit_code);
+MUST_CHECK bool cli_open_model(Cli *c, int *exit_code);
+void cli_close(Cli *c);
+
+MereStr cli_str(const char *s);
+const char *cli_kv_name(MereKv kv);
+const char *cli_numerics(const Cli *c);
+/* "92.1 MB" (10^6) in `out`; returns out. */
+const char *cli_bytes(uint64_t bytes, char out[24]);
+
+#endif

@@ -1,0 +1,81 @@
+#include "base/jsonout.h"
+#include "cli/cli.h"
+
+#include <inttypes.h>
+
+static int print_json(const Cli *c, const MerePlan *p)
+{
+    StrBuf b;
+    strbuf_init(&b, 1 << 16);
+    strbuf_printf(&b, "{\"schema_version\":1,\"fits\":%s,\"device\":", p->fits ? "true" : "false");
+    jsonout_str(&b, str_from(p->device));
+    strbuf_printf(&b, ",\"ctx\":%d,\"slots\":%d,\"kv\":\"%s\",\"terms\":{", p->ctx, p->slots,
+                  cli_kv_name(p->kv));
+    for (int i = 0; i < MERE_TERM_COUNT; i++)
+        strbuf_printf(&b, "%s\"%s\":%" PRIu64, i ? "," : "", mere_term_name((MereTerm)i),
+                      p->terms[i]);
+    strbuf_add_cstr(&b, "},\"placements\":{");
+    for (int i = 0; i < MERE_PLACE_COUNT; i++)
+        strbuf_printf(&b, "%s\"%s\":%" PRIu64, i ? "," : "", mere_place_name((MerePlace)i),
+                      p->placements[i]);
+    strbuf_printf(&b,
+                  "},\"total_bytes\":%" PRIu64 ",\"limit_bytes\":%" PRIu64
+                  ",\"bytes_per_token\":%" PRIu64 ",\"nearest\":",
+                  p->total_bytes, p->limit_bytes, p->bytes_per_token);
+    if (p->fits || p->nearest_ctx == 0)
+        strbuf_add_cstr(&b, "null}\n");
+    else
+        strbuf_printf(&b, "{\"ctx\":%d,\"slots\":%d,\"kv\":\"%s\"}}\n", p->nearest_ctx,
+                      p->nearest_slots, cli_kv_name(p->nearest_kv));
+    Error err;
+    const bool ok = strbuf_check(&b, "plan", &err);
+    if (ok)
+        fwrite(b.ptr, 1, b.len, stdout);
+    strbuf_free(&b);
+    return ok ? cli_flush(c) : cli_fail(c, &err);
+}
+
+static void print_table(const MerePlan *p)
+{
+    char bytes[24];
+    printf("device      %s\n", p->device);
+    printf("for         %d sequence%s of %d tokens, KV cache %s\n\n", p->slots,
+           p->slots == 1 ? "" : "s", p->ctx, cli_kv_name(p->kv));
+    printf("memory of the process\n");
+    for (int i = 0; i < MERE_TERM_COUNT; i++)
+        if (p->terms[i] > 0)
+            printf("  %-9s %12s\n", mere_term_name((MereTerm)i), cli_bytes(p->terms[i], bytes));
+    printf("  %-9s %12s\n", "total", cli_bytes(p->total_bytes, bytes));
+    printf("  %-9s %12s\n\n", "limit", cli_bytes(p->limit_bytes, bytes));
+    printf("weights by placement\n");
+    for (int i = 0; i < MERE_PLACE_COUNT; i++)
+        if (p->placements[i] > 0)
+            printf("  %-9s %12s\n", mere_place_name((MerePlace)i),
+                   cli_bytes(p->placements[i], bytes));
+    printf("  a decoded token reads %s\n\n", cli_bytes(p->bytes_per_token, bytes));
+    if (p->fits)
+        printf("It fits.\n");
+    else if (p->nearest_ctx > 0)
+        printf("It does not fit. This would: --ctx %d --slots %d --kv %s\n", p->nearest_ctx,
+               p->nearest_slots, cli_kv_name(p->nearest_kv));
+    else
+        printf("It does not fit, with no context at all.\n");
+}
+
+int cmd_plan(Cli *c)
+{
+    int rc;
+    if (!cli_open_engine(c, &rc))
+        return rc;
+    MerePlan plan = {.size = sizeof plan};
+    MereError merr = {0};
+    if (!mere_plan(c->engine, cli_str(c->o.model), &c->mere, &plan, &merr))
+        return cli_fail_mere(c, &merr);
+    if (c->o.json) {
+        rc = print_json(c, &plan);
+    } else {
+        print_table(&plan);
+        rc = cli_flush(c);
+    }
+    return rc ? rc : plan.fits ? 0 : mere_err_exit_code(MERE_ERR_FIT);
+}

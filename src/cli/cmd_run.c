@@ -1,0 +1,373 @@
+#include "base/file.h"
+#include "base/jsonout.h"
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "cli/term.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    PROMPT_MAX = 64 << 20,
+    ANSWER_MAX = 256 << 20,
+    TOKEN_MAX = 256,
+    BIAS_MAX = OPTIONS_LIST_MAX
+};
+
+typedef struct Run {
+    Cli *c;
+    Arena arena;
+    MereInfo info;
+    MereStr prompt; /* as the model sees it */
+    bool rendered;  /* by the chat template */
+    MereStr stops[OPTIONS_LIST_MAX];
+    MereBias bias[BIAS_MAX];
+    bool visible;               /* stdout is a terminal */
+    StrBuf text, ids, logprobs; /* for --json: the answer, and the insides of two lists */
+    char last;                  /* last byte printed */
+    MereEvent end;
+} Run;
+
+/* ---- the prompt ---- */
+
+static bool read_stream(Arena *a, FILE *f, const char *name, Str *out, Error *err)
+{
+    StrBuf b;
+    strbuf_init(&b, PROMPT_MAX);
+    char buf[65536];
+    size_t n;
+    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && !b.failed)
+        strbuf_add(&b, buf, n);
+    bool ok = !ferror(f) || err_set(err, ERR_IO, "%s: cannot read: %s", name, strerror(errno));
+    ok = ok && strbuf_check(&b, name, err);
+    if (ok) {
+        out->ptr = arena_strdup(a, b.ptr ? b.ptr : "", b.len, err);
+        out->len = b.len;
+        ok = out->ptr != NULL;
+    }
+    strbuf_free(&b);
+    return ok;
+}
+
+static bool get_prompt(Run *r, Str *out, Error *err)
+{
+    const Options *o = &r->c->o;
+    if (o->has_prompt && o->has_file)
+        return err_set(err, ERR_USAGE, "--prompt and --file exclude each other");
+    if (o->has_prompt) {
+        *out = str_from(o->prompt);
+        return true;
+    }
+    if (o->has_file && strcmp(o->file, "-") != 0)
+        return file_read(&r->arena, o->file, PROMPT_MAX, out, err);
+    if (!o->has_file && isatty(STDIN_FILENO))
+        return err_set(err, ERR_USAGE,
+                       "no prompt: give -p TEXT, -f FILE or text on standard input");
+    return read_stream(&r->arena, stdin, "standard input", out, err);
+}
+
+static void add_message(StrBuf *b, const char *role, Str content)
+{
+    strbuf_printf(b, "%s{\"role\":\"%s\",\"content\":", b->len > 1 ? "," : "", role);
+    jsonout_str(b, content);
+    strbuf_add_cstr(b, "}");
+}
+
+static bool render(Run *r, MereStr messages, Error *err)
+{
+    size_t cap = messages.len + 16384;
+    for (int round = 0; round < 2; round++) {
+        char *text = arena_take(&r->arena, cap, 1, err);
+        if (!text)
+            return false;
+        MereError merr = {0};
+        const MereStr none = {"", 0};
+        size_t n;
+        if (!mere_chat_render(r->c->model, messages, none, none, text, cap, &n, &merr))
+            return err_set(err, (ErrCode)merr.code, "%s", merr.msg);
+        if (n <= cap) {
+            r->prompt = (MereStr){text, n};
+            r->rendered = true;
+            return true;
+        }
+        cap = n;
+    }
+    return err_set(err, ERR_FAILED, "the chat template's text changed its length");
+}
+
+static bool prepare_prompt(Run *r, Str text, Error *err)
+{
+    const Options *o = &r->c->o;
+    if (!o->raw && !o->has_prompt && text.len > 0 && text.ptr[text.len - 1] == '\n')
+        text.len--; /* files and pipes end in one that nobody means */
+    r->prompt = (MereStr){text.ptr, text.len};
+    if (o->raw || !r->info.has_chat_template) {
+        if (o->has_system)
+            return err_set(err, ERR_USAGE, "--system: %s",
+                           o->raw ? "there is no system message with --raw"
+                                  : "the model has no chat template");
+        if (!o->raw && o->verbose)
+            cli_note(r->c, "the model has no chat template: the prompt goes in as it is");
+        return true;
+    }
+    StrBuf b;
+    strbuf_init(&b, (size_t)PROMPT_MAX * 8);
+    strbuf_add_cstr(&b, "[");
+    if (o->has_system)
+        add_message(&b, "system", str_from(o->system));
+    add_message(&b, "user", text);
+    strbuf_add_cstr(&b, "]");
+    const bool ok = strbuf_check(&b, "messages", err) && render(r, (MereStr){b.ptr, b.len}, err);
+    strbuf_free(&b);
+    return ok;
+}
+
+/* ---- the request ---- */
+
+static bool set_request(Run *r, MereRequest *req, Error *err)
+{
+    const Options *o = &r->c->o;
+    *req = (MereRequest)MERE_REQUEST_INIT;
+    req->prompt = r->prompt;
+    req->parse_special = r->rendered;
+    req->max_tokens = (int32_t)o->n;
+    req->ignore_eos = o->ignore_eos;
+    for (int i = 0; i < o->stop.n; i++)
+        r->stops[i] = cli_str(o->stop.items[i]);
+    req->stops = r->stops;
+    req->n_stops = o->stop.n;
+    for (int i = 0; i < o->logit_bias.n; i++) {
+        const char *item = o->logit_bias.items[i];
+        const size_t len = strcspn(item, ":");
+        int64_t id;
+        double add;
+        if (item[len] != ':' || !str_to_int((Str){item, len}, 0, INT32_MAX, &id) ||
+            !str_to_double(str_from(item + len + 1), &add))
+            return err_set(err, ERR_USAGE, "--logit-bias: \"%.60s\" is no ID:VALUE", item);
+        r->bias[i] = (MereBias){(int32_t)id, (float)add};
+    }
+    if (o->has_logprobs && !o->json)
+        return err_set(err, ERR_USAGE, "--logprobs: only with --json");
+    req->sampling = (MereSampling){.temperature = (float)o->temp,
+                                   .top_k = (int32_t)o->top_k,
+                                   .top_p = (float)o->top_p,
+                                   .min_p = (float)o->min_p,
+                                   .repeat_penalty = (float)o->repeat_penalty,
+                                   .presence_penalty = (float)o->presence_penalty,
+                                   .frequency_penalty = (float)o->frequency_penalty,
+                                   .seed = (uint64_t)o->seed,
+                                   .bias = r->bias,
+                                   .n_bias = o->logit_bias.n,
+                                   .logprobs = o->has_logprobs ? (int32_t)o->logprobs : -1};
+    return true;
+}
+
+/* ---- events ---- */
+
+static void add_logprob(Run *r, const MereEvent *ev)
+{
+    StrBuf *b = &r->logprobs;
+    char bytes[TOKEN_MAX];
+    size_t n = 0;
+    MereError ignored;
+    if (!mere_detokenize(r->c->model, &ev->token, 1, bytes, sizeof bytes, &n, &ignored))
+        n = 0;
+    strbuf_printf(b, "%s{\"token_id\":%d,\"token\":", b->len ? "," : "", ev->token);
+    jsonout_str(b, (Str){bytes, n < sizeof bytes ? n : sizeof bytes});
+    strbuf_add_cstr(b, ",\"logprob\":");
+    jsonout_f32(b, ev->logprob);
+    strbuf_add_cstr(b, ",\"top\":[");
+    for (int i = 0; i < ev->n_top; i++) {
+        strbuf_printf(b, "%s{\"token_id\":%d,\"token\":", i ? "," : "", ev->top[i].id);
+        jsonout_str(b, (Str){ev->top[i].bytes.ptr, ev->top[i].bytes.len});
+        strbuf_add_cstr(b, ",\"logprob\":");
+        jsonout_f32(b, ev->top[i].logprob);
+        strbuf_add_cstr(b, "}");
+    }
+    strbuf_add_cstr(b, "]}");
+}
+
+/* False: stdout cannot be written. */
+static bool take(Run *r, const MereEvent *ev)
+{
+    const Str text = {ev->text.ptr ? ev->text.ptr : "", ev->text.len};
+    if (r->c->o.json) {
+        strbuf_add(&r->text, text.ptr, text.len);
+        if (ev->type == MERE_EVENT_TOKEN) {
+            strbuf_printf(&r->ids, "%s%d", r->ids.len ? "," : "", ev->token);
+            if (r->c->o.has_logprobs)
+                add_logprob(r, ev);
+        }
+        return true;
+    }
+    if (text.len == 0)
+        return true;
+    r->last = text.ptr[text.len - 1];
+    return term_write(stdout, text, r->visible) && fflush(stdout) == 0;
+}
+
+/* Until the END event; Ctrl-C cancels the request and waits for it. */
+static bool follow(Run *r, uint64_t id, int interrupt_fd, Error *err)
+{
+    struct pollfd fds[2] = {{.fd = mere_fd(r->c->engine), .events = POLLIN},
+                            {.fd = interrupt_fd, .events = POLLIN}};
+    bool ok = true;
+    for (;;) {
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            return err_set(err, ERR_FAILED, "poll: %s", strerror(errno));
+        if (fds[1].fd >= 0 && interrupt_pending()) {
+            mere_cancel(r->c->engine, id);
+            fds[1].fd = -1; /* told once */
+        }
+        MereEvent ev;
+        while (mere_next(r->c->engine, &ev, 0)) {
+            if (ev.request != id)
+                continue;
+            if (ok && !take(r, &ev)) {
+                ok = err_set(err, ERR_FAILED, "cannot write to standard output: %s",
+                             strerror(errno));
+                mere_cancel(r->c->engine, id);
+            }
+            if (ev.type == MERE_EVENT_END) {
+                r->end = ev;
+                return ok;
+            }
+        }
+    }
+}
+
+/* ---- what is said at the end ---- */
+
+static double rate(int n, double ms)
+{
+    return n > 0 && ms > 0 ? n * 1e3 / ms : 0;
+}
+
+static void print_figures(const Run *r)
+{
+    const MereUsage *u = &r->end.usage;
+    MereStats st = {0};
+    mere_stats(r->c->model, &st);
+    char peak[24], planned[24], mapped[24];
+    cli_note(r->c,
+             "load %.0f ms, first token %.0f ms, prefill %d tokens %.1f tok/s, decode %d tokens "
+             "%.1f tok/s, memory peak %s of %s planned, %s mapped",
+             r->c->load_ms, u->ttft_ms, u->prompt_tokens - u->cached_tokens,
+             rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms), u->completion_tokens,
+             rate(u->completion_tokens - 1, u->decode_ms), cli_bytes(st.peak_anon_bytes, peak),
+             cli_bytes(st.planned_bytes, planned), cli_bytes(st.mapped_bytes, mapped));
+    if (r->end.finish == MERE_FINISH_LENGTH && !r->c->o.has_n)
+        cli_note(r->c, "the context of %d tokens is full", r->info.ctx);
+}
+
+static bool print_json(Run *r, Error *err)
+{
+    const MereUsage *u = &r->end.usage;
+    MereStats st = {0};
+    mere_stats(r->c->model, &st);
+    StrBuf b;
+    strbuf_init(&b, (size_t)ANSWER_MAX * 4);
+    strbuf_add_cstr(&b, "{\"schema_version\":1,\"model\":");
+    jsonout_str(&b, str_from(r->c->o.model));
+    strbuf_add_cstr(&b, ",\"text\":");
+    jsonout_str(&b, strbuf_str(&r->text));
+    strbuf_add_cstr(&b, ",\"token_ids\":[");
+    strbuf_add(&b, r->ids.ptr, r->ids.len);
+    strbuf_add_cstr(&b, "],\"logprobs\":");
+    if (r->c->o.has_logprobs) {
+        strbuf_add_cstr(&b, "[");
+        strbuf_add(&b, r->logprobs.ptr, r->logprobs.len);
+        strbuf_add_cstr(&b, "]");
+    } else {
+        strbuf_add_cstr(&b, "null");
+    }
+    strbuf_printf(&b,
+                  ",\"finish_reason\":\"%s\",\"usage\":{\"prompt_tokens\":%d,\"cached_tokens\":%d,"
+                  "\"completion_tokens\":%d,\"drafted\":%d,\"accepted\":%d},\"timings\":{"
+                  "\"load_ms\":",
+                  mere_finish_name(r->end.finish), u->prompt_tokens, u->cached_tokens,
+                  u->completion_tokens, u->drafted, u->accepted);
+    jsonout_f64(&b, r->c->load_ms);
+    strbuf_add_cstr(&b, ",\"ttft_ms\":");
+    jsonout_f64(&b, u->ttft_ms);
+    strbuf_add_cstr(&b, ",\"prefill_tok_s\":");
+    jsonout_f64(&b, rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
+    strbuf_add_cstr(&b, ",\"decode_tok_s\":");
+    jsonout_f64(&b, rate(u->completion_tokens - 1, u->decode_ms));
+    strbuf_printf(&b,
+                  "},\"memory\":{\"planned_bytes\":%" PRIu64 ",\"peak_bytes\":%" PRIu64
+                  ",\"mapped_bytes\":%" PRIu64 "},\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n",
+                  st.planned_bytes, st.peak_anon_bytes, st.mapped_bytes, cli_numerics(r->c),
+                  r->end.seed);
+    const bool ok = strbuf_check(&r->text, "answer", err) && strbuf_check(&r->ids, "answer", err) &&
+                    strbuf_check(&r->logprobs, "answer", err) && strbuf_check(&b, "answer", err);
+    if (ok)
+        fwrite(b.ptr, 1, b.len, stdout);
+    strbuf_free(&b);
+    return ok;
+}
+
+static int finish(Run *r)
+{
+    Cli *c = r->c;
+    Error err;
+    if (c->o.json) {
+        if (!print_json(r, &err))
+            return cli_fail(c, &err);
+    } else if (r->last && r->last != '\n') {
+        fputc('\n', stdout);
+    }
+    const int rc = cli_flush(c);
+    if (r->end.finish == MERE_FINISH_ERROR)
+        return cli_fail_mere(c, &r->end.error);
+    if (r->end.finish == MERE_FINISH_CANCELLED)
+        return interrupt_exit_code();
+    if (!c->o.json)
+        print_figures(r);
+    return rc;
+}
+
+static int run(Run *r)
+{
+    Cli *c = r->c;
+    Error err;
+    MereError merr = {0};
+    Str text;
+    int rc;
+    MereRequest req;
+    if (!get_prompt(r, &text, &err) || !set_request(r, &req, &err))
+        return cli_fail(c, &err);
+    const int interrupt_fd = interrupt_install();
+    if (!cli_open_model(c, &rc))
+        return rc;
+    r->info.size = sizeof r->info;
+    mere_model_info(c->model, &r->info);
+    if (!prepare_prompt(r, text, &err))
+        return cli_fail(c, &err);
+    req.prompt = r->prompt;
+    req.parse_special = r->rendered;
+    uint64_t id;
+    if (!mere_submit(c->model, &req, &id, &merr))
+        return cli_fail_mere(c, &merr);
+    if (!follow(r, id, interrupt_fd, &err))
+        return cli_fail(c, &err);
+    return finish(r);
+}
+
+int cmd_run(Cli *c)
+{
+    Run r = {.c = c, .visible = isatty(STDOUT_FILENO) != 0};
+    arena_init(&r.arena, "run");
+    strbuf_init(&r.text, ANSWER_MAX);
+    strbuf_init(&r.ids, ANSWER_MAX);
+    strbuf_init(&r.logprobs, ANSWER_MAX);
+    const int rc = run(&r);
+    strbuf_free(&r.text);
+    strbuf_free(&r.ids);
+    strbuf_free(&r.logprobs);
+    arena_free(&r.arena);
+    return rc;
+}
