@@ -19,7 +19,7 @@ mere_layer(weights USES mere_base PkgConfig::XXHASH PkgConfig::CRYPTO)
 mere_layer(text USES mere_base PkgConfig::PCRE2 PkgConfig::UTF8PROC)
 mere_layer(model USES mere_graph mere_weights mere_base)
 mere_layer(engine USES mere_model mere_device mere_text)
-mere_layer(serve USES mere_engine PkgConfig::EVENT)
+mere_layer(serve USES mere_base PkgConfig::EVENT) # programs link the engine, or the tests' stand-in for it
 
 # Kernels: the file name's suffix sets the instruction set (src/device/cpu/x_avx512.c); nothing else in the tree does.
 file(GLOB avx2 CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/device/cpu/*_avx2.c")
