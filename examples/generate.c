@@ -1,6 +1,6 @@
 /* generate.c: the library in one page: open, ask, read events, close.
  *
- *     generate MODEL "Once upon a time" [tokens]
+ *     generate MODEL "Once upon a time" [tokens [context]]
  *
  * MODEL is a directory, a .gguf file, or a name in the store. */
 #include "mere.h"
@@ -18,7 +18,7 @@ static int fail(const char *what, const MereError *err)
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: %s MODEL PROMPT [tokens]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL PROMPT [tokens [context]]\n", argv[0]);
         return 2;
     }
     MereError err;

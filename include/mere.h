@@ -113,7 +113,9 @@ MereError *mere_error_clear(MereError *err);
 
 /* ---- engine ---- */
 bool mere_engine_open(const MereOptions *opt, MereEngine **out, MereError *err);
-void mere_engine_close(MereEngine *e); /* cancels what runs; models must have been closed */
+/* Cancels what runs; events that were not read are gone. Models should have been closed; one that
+ * was not answers no more requests and still wants its mere_model_close. */
+void mere_engine_close(MereEngine *e);
 /* "cpu: 2 threads, avx512bf16 amx". Lives as long as the engine. */
 MereStr mere_engine_device(const MereEngine *e);
 
@@ -168,8 +170,8 @@ void mere_model_close(
     MereModel *m); /* drops a reference; the last one cancels the model's requests and frees it */
 
 typedef struct MereGroup { /* tensors of one role in one format */
-    MereStr role;          /* "attention", "mlp", "experts", "embedding", "head", "norm", "other" */
-    MereStr format;        /* "Q4_1", "affine 4-bit g64" ... */
+    MereStr role;   /* "embedding", "attention", "mlp", "experts", "norms", "head", "other" */
+    MereStr format; /* "Q4_1", "affine 4-bit g64" ... */
     int32_t n_tensors;
     uint64_t bytes;
 } MereGroup;
@@ -226,8 +228,10 @@ typedef struct MereBias {
     int32_t id;
     float add;
 } MereBias;
+/* In this order: bias, penalties, temperature, top_k, top_p, min_p, draw. A draw depends on seed
+ * and position alone. Logprobs are those of the model, before all of this. */
 typedef struct MereSampling {
-    float temperature;    /* 0: greedy */
+    float temperature;    /* 0 (below 1e-4): greedy */
     int32_t top_k;        /* 0: all */
     float top_p;          /* 0 or 1: all */
     float min_p;          /* 0: none */
@@ -250,12 +254,13 @@ typedef struct MereRequest {
     int64_t n_ids;
     int32_t max_tokens; /* 0: until the context is full */
     MereSampling sampling;
-    const MereStr *stops; /* strings; text up to the stop is given out, the stop is not */
+    const MereStr *stops; /* at most 16 of 1 to 256 bytes; text up to the stop is given out, the
+                             stop is not */
     int32_t n_stops;
     bool ignore_eos;
     bool echo_logits; /* teacher forcing: no generation; a MERE_EVENT_LOGITS for each prompt row, in
-                         order */
-    MereStr cache_salt; /* prefixes are shared only among equal salts */
+                         order. Rows are made as they are read: few wait at a time */
+    MereStr cache_salt; /* prefixes are shared only among equal salts; at most 64 bytes */
     uint64_t user;      /* comes back in every event */
 } MereRequest;
 #define MERE_REQUEST_INIT                                                                          \
@@ -297,8 +302,8 @@ typedef struct MereUsage {
 typedef struct MereEvent {
     uint64_t request, user;
     MereEventType type;
-    int32_t index; /* TOKEN: number of the token, from 0; LOGITS: number of the row */
-    int32_t token;
+    int32_t index;          /* TOKEN: number of the token, from 0; LOGITS: number of the row */
+    int32_t token;          /* an end-of-sequence token has its event too, without text */
     float logprob;          /* of token, when asked for */
     const MereLogprob *top; /* most likely first */
     int32_t n_top;
@@ -337,8 +342,8 @@ typedef struct MereBenchResult {
     double read_gb_s; /* measured in the same run: what this device's threads read from memory */
     double bandwidth_share; /* decode bytes_per_token * tok_s / read_gb_s */
 } MereBenchResult;
-/* Runs on the calling thread with the model otherwise idle; MERE_ERR_FAILED when requests are live.
- */
+/* Waits while the engine's thread measures; needs the model idle: MERE_ERR_FAILED when requests are
+ * live. Empties the prefix cache. */
 bool mere_bench(MereModel *m, const MereBench *b, MereBenchResult *out, MereError *err);
 
 /* ---- testing ---- */

@@ -17,7 +17,7 @@ enum {
 };
 
 /* Event storage, request bodies, what the heap keeps of freed blocks. */
-#define RESERVE_BYTES ((uint64_t)16 << 20)
+#define RESERVE_BYTES ((uint64_t)8 << 20)
 /* Left to the rest of the machine: the larger of both. */
 #define LEAVE_BYTES ((uint64_t)256 << 20)
 #define LEAVE_PART 20
