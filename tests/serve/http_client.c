@@ -131,7 +131,7 @@ static bool read_exactly(int fd, StrBuf *in, size_t len, uint64_t deadline)
 
 int http_answer(int fd, StrBuf *body)
 {
-    const uint64_t deadline = clock_ns() + UINT64_C(10000000000);
+    const uint64_t deadline = clock_ns() + UINT64_C(60000000000);
     StrBuf in;
     strbuf_init(&in, ANSWER_MAX);
     strbuf_clear(body);

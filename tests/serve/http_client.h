@@ -31,7 +31,7 @@ void http_post(int fd, const char *path, const char *body);
  * True: it occurred, or the server closed for NULL. */
 bool http_read(int fd, StrBuf *out, const char *until, int ms);
 /* Reads one answer (by Content-Length or chunked) and leaves the connection open. Returns the
- * status, 0 when none came in 10 s. `body` gets the body, chunks joined. */
+ * status, 0 when none came in 60 s. `body` gets the body, chunks joined. */
 int http_answer(int fd, StrBuf *body);
 /* One POST on a connection of its own; the status. */
 int http_call(const Rig *rig, const char *path, const char *json, StrBuf *body);
