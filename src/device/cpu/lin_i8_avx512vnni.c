@@ -481,16 +481,33 @@ static ALWAYS_INLINE void dots(Kind k, const Plan *plan, const RowView *w, int64
     }
 }
 
-/* All weight rows, n_w at a time, with `cols` activation rows from r. */
-static ALWAYS_INLINE void pass(Kind k, const Plan *plan, const RowView *w, int64_t j0, int64_t j1,
-                               int n_w, const uint8_t *x, int64_t xb, int64_t r, int cols,
-                               const LinOut *out)
+/* What one function below multiplies: weight rows j, j + apart, .. with rows r .. of x. */
+typedef struct Call {
+    const Plan *plan;
+    const RowView *w;
+    const LinOut *out;
+    const uint8_t *x; /* record of row r */
+    int64_t row_bytes;
+    int64_t r;
+    int64_t apart;
+} Call;
+
+typedef void (*DotsFn)(const Call *c, int64_t j);
+
+/* A kind's functions by shape: activation rows, then weight rows at a time. */
+typedef struct Dots {
+    DotsFn one_by_one, one_by_four, two_by_four, four_by_two, eight_by_one;
+} Dots;
+
+/* All weight rows, n_w at a time, with `cols` activation rows. */
+static void pass(const Dots *dots, DotsFn f, Call *c, int n_w, int cols, int64_t j0, int64_t j1)
 {
-    const int64_t apart = (j1 - j0) / n_w;
-    for (int64_t j = j0; j < j0 + apart; j++)
-        dots(k, plan, w, j, apart, n_w, x, xb, r, cols, out);
-    for (int64_t j = j0 + apart * n_w; j < j1; j++)
-        dots(k, plan, w, j, 1, 1, x, xb, r, cols, out);
+    c->apart = (j1 - j0) / n_w;
+    for (int64_t j = j0; j < j0 + c->apart; j++)
+        f(c, j);
+    for (int i = 0; i < cols; i++, c->r++, c->x += c->row_bytes)
+        for (int64_t j = j0 + c->apart * n_w; j < j1; j++)
+            dots->one_by_one(c, j);
 }
 
 static ALWAYS_INLINE Plan make_plan(Kind k, const RowView *w)
@@ -521,27 +538,20 @@ static ALWAYS_INLINE Plan make_plan(Kind k, const RowView *w)
     return plan;
 }
 
-static ALWAYS_INLINE void run(Kind k, const LinLayout *layout, const RowView *w, int64_t j0,
-                              int64_t j1, const uint8_t *x, int rows, const LinOut *out)
+static void run(const Dots *dots, const Plan *plan, const LinLayout *layout, const RowView *w,
+                int64_t j0, int64_t j1, const uint8_t *x, int rows, const LinOut *out)
 {
-    const Plan plan = make_plan(k, w);
-    const int64_t xb = layout->row_bytes(w->k);
-    for (int r = 0; r < rows;) {
-        const int left = rows - r;
-        const uint8_t *at = x + r * xb;
-        if (left >= 8) {
-            pass(k, &plan, w, j0, j1, 1, at, xb, r, 8, out);
-            r += 8;
-        } else if (left >= 4) {
-            pass(k, &plan, w, j0, j1, 2, at, xb, r, 4, out);
-            r += 4;
-        } else if (left >= 2) {
-            pass(k, &plan, w, j0, j1, 4, at, xb, r, 2, out);
-            r += 2;
-        } else {
-            pass(k, &plan, w, j0, j1, 4, at, xb, r, 1, out);
-            r += 1;
-        }
+    Call c = {.plan = plan, .w = w, .out = out, .x = x, .row_bytes = layout->row_bytes(w->k)};
+    while (c.r < rows) { /* pass advances it */
+        const int64_t left = rows - c.r;
+        if (left >= 8)
+            pass(dots, dots->eight_by_one, &c, 1, 8, j0, j1);
+        else if (left >= 4)
+            pass(dots, dots->four_by_two, &c, 2, 4, j0, j1);
+        else if (left >= 2)
+            pass(dots, dots->two_by_four, &c, 4, 2, j0, j1);
+        else
+            pass(dots, dots->one_by_four, &c, 4, 1, j0, j1);
     }
 }
 
@@ -551,23 +561,55 @@ static int64_t no_work_bytes(int k)
     return 0;
 }
 
-#define KERNEL(id, acts, body)                                                                     \
+#define DOTS_FUNCTION(kind, cols, n_w)                                                             \
+    static void kind##_##cols##_by_##n_w(const Call *c, int64_t j)                                 \
+    {                                                                                              \
+        dots(kind, c->plan, c->w, j, c->apart, n_w, c->x, c->row_bytes, c->r, cols, c->out);       \
+    }
+#define DOTS(kind)                                                                                 \
+    DOTS_FUNCTION(kind, 1, 1)                                                                      \
+    DOTS_FUNCTION(kind, 1, 4)                                                                      \
+    DOTS_FUNCTION(kind, 2, 4)                                                                      \
+    DOTS_FUNCTION(kind, 4, 2)                                                                      \
+    DOTS_FUNCTION(kind, 8, 1)                                                                      \
+    static const Dots dots_##kind = {kind##_1_by_1, kind##_1_by_4, kind##_2_by_4, kind##_4_by_2,   \
+                                     kind##_8_by_1};
+
+DOTS(Q4_0)
+DOTS(Q4_1)
+DOTS(Q8_0)
+DOTS(Q4_K)
+DOTS(Q6_K)
+DOTS(MXFP4)
+DOTS(MXFP4P)
+DOTS(AFFINE4_F32)
+DOTS(AFFINE4_F16)
+DOTS(AFFINE4_BF16)
+DOTS(AFFINE8_F32)
+DOTS(AFFINE8_F16)
+DOTS(AFFINE8_BF16)
+
+#define KERNEL(id, body)                                                                           \
     static void id##_run(const RowView *w, int64_t j0, int64_t j1, const uint8_t *x, int rows,     \
                          const LinOut *out, uint8_t *work)                                         \
     {                                                                                              \
-        const LinLayout *layout = &lin_acts_##acts;                                                \
+        const LinLayout *layout = &lin_acts_##id;                                                  \
         (void)work;                                                                                \
         body                                                                                       \
     }                                                                                              \
     static const LinKernel id = {.name = "avx512vnni " #id,                                        \
-                                 .layout = &lin_acts_##acts,                                       \
+                                 .layout = &lin_acts_##id,                                         \
                                  .max_rows = 0,                                                    \
                                  .tile_rows = 16,                                                  \
                                  .invariant = true,                                                \
                                  .run = id##_run,                                                  \
                                  .work_bytes = no_work_bytes};
 
-#define RUN(kind) run(kind, layout, w, j0, j1, x, rows, out);
+#define RUN(kind)                                                                                  \
+    {                                                                                              \
+        const Plan plan = make_plan(kind, w);                                                      \
+        run(&dots_##kind, &plan, layout, w, j0, j1, x, rows, out);                                 \
+    }
 #define RUN_BY_SCALES(kind)                                                                        \
     if (w->scale_format == FMT_F32)                                                                \
         RUN(kind##_F32)                                                                            \
@@ -576,15 +618,15 @@ static int64_t no_work_bytes(int k)
     else                                                                                           \
         RUN(kind##_BF16)
 
-KERNEL(q4_0, q4_0, RUN(Q4_0))
-KERNEL(q4_1, q4_1, RUN(Q4_1))
-KERNEL(q8_0, q8_0, RUN(Q8_0))
-KERNEL(q4_k, q4_k, RUN(Q4_K))
-KERNEL(q6_k, q6_k, RUN(Q6_K))
-KERNEL(mxfp4, mxfp4, RUN(MXFP4))
-KERNEL(mxfp4p, mxfp4p, RUN(MXFP4P))
-KERNEL(affine4, affine4, RUN_BY_SCALES(AFFINE4))
-KERNEL(affine8, affine8, RUN_BY_SCALES(AFFINE8))
+KERNEL(q4_0, RUN(Q4_0))
+KERNEL(q4_1, RUN(Q4_1))
+KERNEL(q8_0, RUN(Q8_0))
+KERNEL(q4_k, RUN(Q4_K))
+KERNEL(q6_k, RUN(Q6_K))
+KERNEL(mxfp4, RUN(MXFP4))
+KERNEL(mxfp4p, RUN(MXFP4P))
+KERNEL(affine4, RUN_BY_SCALES(AFFINE4))
+KERNEL(affine8, RUN_BY_SCALES(AFFINE8))
 
 const LinKernel *lin_i8_avx512vnni(FormatId format)
 {
