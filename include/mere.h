@@ -203,6 +203,7 @@ typedef struct MereFamily {
     const char *const *types;  /* NULL-terminated */
     const char *const *blocks; /* NULL-terminated */
     MereStr file;              /* "families/llama.c" */
+    double max_abs_diff;       /* of the logits, that the golden tests allow; 0: not stated */
 } MereFamily;
 int32_t mere_families(const MereFamily **out);
 

@@ -5,8 +5,10 @@
 #include "cli/term.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { SERVE_SLOTS = 4 };
 
@@ -112,14 +114,29 @@ bool cli_open_engine(Cli *c, int *exit_code)
     return true;
 }
 
-/* Nothing is ever cut silently: a context below the model's own is said. */
+/* Nothing is ever cut silently: a context that nobody asked for is said. */
 static void note_context(const Cli *c)
 {
     MereInfo info = {.size = sizeof info};
     mere_model_info(c->model, &info);
-    if (!c->o.has_ctx && info.ctx < info.max_ctx)
+    if (c->o.has_ctx)
+        return;
+    if (info.ctx < info.max_ctx)
         cli_note(c, "context %d tokens, of the model's %d: what memory allows (mere plan tells)",
                  info.ctx, info.max_ctx);
+    else
+        cli_note(c, "context %d tokens, all the model has", info.ctx);
+}
+
+/* A line that goes away again, on a terminal only. */
+static void progress(const Cli *c, const char *text)
+{
+    if (c->o.quiet || !isatty(STDERR_FILENO))
+        return;
+    fputs("\r\033[K", stderr);
+    if (text)
+        term_write(stderr, str_from(text), true);
+    fflush(stderr);
 }
 
 bool cli_open_model(Cli *c, int *exit_code)
@@ -128,7 +145,10 @@ bool cli_open_model(Cli *c, int *exit_code)
         return false;
     MereError merr = {0};
     const double start = clock_ms();
-    if (!mere_model_open(c->engine, cli_str(c->o.model), &c->mere, &c->model, &merr)) {
+    progress(c, "loading ...");
+    const bool opened = mere_model_open(c->engine, cli_str(c->o.model), &c->mere, &c->model, &merr);
+    progress(c, NULL);
+    if (!opened) {
         *exit_code = cli_fail_mere(c, &merr);
         return false;
     }
@@ -150,6 +170,30 @@ void cli_close(Cli *c)
         mere_engine_close(c->engine);
     c->model = NULL;
     c->engine = NULL;
+}
+
+/* ---- events ---- */
+
+void cli_catch_interrupts(Cli *c)
+{
+    c->interrupt_fd = interrupt_install();
+}
+
+bool cli_next(Cli *c, uint64_t request, MereEvent *ev, Error *err)
+{
+    for (;;) {
+        if (c->interrupt_fd >= 0 && interrupt_pending()) {
+            mere_cancel(c->engine, request);
+            c->interrupt_fd = -1; /* told once */
+        }
+        while (mere_next(c->engine, ev, 0))
+            if (ev->request == request)
+                return true;
+        struct pollfd fds[2] = {{.fd = mere_fd(c->engine), .events = POLLIN},
+                                {.fd = c->interrupt_fd, .events = POLLIN}};
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            return err_set(err, ERR_FAILED, "poll: %s", strerror(errno));
+    }
 }
 
 /* ---- text ---- */

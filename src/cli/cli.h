@@ -13,7 +13,8 @@ typedef struct Cli {
     MereOptions mere;
     MereEngine *engine;
     MereModel *model;
-    double load_ms; /* engine and model */
+    double load_ms;   /* engine and model */
+    int interrupt_fd; /* -1: interrupts are not caught, or have been heard */
 } Cli;
 
 #define COMMAND(id, name, arguments, what) int cmd_##name(Cli *c);
@@ -34,6 +35,13 @@ MUST_CHECK bool cli_options(Cli *c, Error *err);
 MUST_CHECK bool cli_open_engine(Cli *c, int *exit_code);
 MUST_CHECK bool cli_open_model(Cli *c, int *exit_code);
 void cli_close(Cli *c);
+
+/* From here on the first Ctrl-C is kept for cli_next (interrupt.h). Before loading, so that no half
+ * of the work is lost to a signal that comes early. */
+void cli_catch_interrupts(Cli *c);
+/* Waits for the next event of a request. An interrupt cancels the request: its END still comes.
+ * What the event points to lives until the next call. */
+MUST_CHECK bool cli_next(Cli *c, uint64_t request, MereEvent *ev, Error *err);
 
 MereStr cli_str(const char *s);
 const char *cli_kv_name(MereKv kv);

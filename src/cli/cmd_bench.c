@@ -69,11 +69,12 @@ int cmd_bench(Cli *c)
     if (!mere_bench(c->model, &q, &r, &merr))
         return cli_fail_mere(c, &merr);
     const MereStr device = mere_engine_device(c->engine);
-    printf("%.*s, %s\n", (int)device.len, device.ptr, cli_numerics(c));
-    if (q.prompt > 0)
+    if (!o->json)
+        printf("%.*s, %s\n", (int)device.len, device.ptr, cli_numerics(c));
+    if (!o->json && q.prompt > 0)
         printf("prefill %6d tokens at depth %d: %10.1f tok/s  spread %.1f %%\n", q.prompt, q.depth,
                r.prefill_tok_s, r.prefill_spread * 100);
-    if (q.gen > 0)
+    if (!o->json && q.gen > 0)
         printf("decode  %6d tokens at depth %d: %10.1f tok/s  spread %.1f %%, %d row%s, %.0f %% of "
                "%.1f GB/s\n",
                q.gen, q.depth, r.decode_tok_s, r.decode_spread * 100, q.rows,

@@ -18,7 +18,8 @@ static int print_json(const Cli *c, const MereFamily *list, int n)
     strbuf_add_cstr(&b, "[");
     for (int i = 0; i < n; i++) {
         const MereFamily *f = &list[i];
-        strbuf_add_cstr(&b, i ? ",\n {\"name\":" : "{\"name\":");
+        strbuf_add_cstr(&b, i ? ",\n {\"schema_version\":1,\"name\":"
+                              : "{\"schema_version\":1,\"name\":");
         jsonout_str(&b, (Str){f->name.ptr, f->name.len});
         strbuf_add_cstr(&b, ",\"types\":");
         add_list(&b, f->types);
@@ -28,7 +29,12 @@ static int print_json(const Cli *c, const MereFamily *list, int n)
         add_list(&b, f->blocks);
         strbuf_add_cstr(&b, ",\"verified_by\":");
         jsonout_str(&b, (Str){f->verified_by.ptr, f->verified_by.len});
-        strbuf_add_cstr(&b, ",\"max_abs_diff\":null}"); /* measured by the tests, not here */
+        strbuf_add_cstr(&b, ",\"max_abs_diff\":");
+        if (f->max_abs_diff > 0)
+            jsonout_f64(&b, f->max_abs_diff);
+        else
+            strbuf_add_cstr(&b, "null");
+        strbuf_add_cstr(&b, "}");
     }
     strbuf_add_cstr(&b, "]\n");
     Error err;

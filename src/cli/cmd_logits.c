@@ -66,9 +66,9 @@ static bool write_rows(Cli *c, uint64_t id, FILE *f, const char *path, int64_t n
     int64_t rows = 0;
     MereEvent ev;
     bool ok = true; /* after a failed write the request still runs to its END */
-    while (mere_next(c->engine, &ev, -1)) {
-        if (ev.request != id)
-            continue;
+    for (;;) {
+        if (!cli_next(c, id, &ev, err))
+            return false;
         if (ev.type == MERE_EVENT_END)
             break;
         if (ev.type != MERE_EVENT_LOGITS || !ok)
@@ -82,6 +82,8 @@ static bool write_rows(Cli *c, uint64_t id, FILE *f, const char *path, int64_t n
     }
     if (!ok)
         return false;
+    if (ev.finish == MERE_FINISH_CANCELLED)
+        return err_set(err, ERR_CANCELLED, "interrupted: %s is not written", path);
     if (ev.finish == MERE_FINISH_ERROR)
         return err_set(err, (ErrCode)ev.error.code, "%s", ev.error.msg);
     return rows == n ||
@@ -134,6 +136,7 @@ int cmd_logits(Cli *c)
             c->o.ctx = n;
             c->o.has_ctx = true;
         }
+        cli_catch_interrupts(c);
         if (cli_open_model(c, &rc) && !run(c, ids, n, c->o.out, part, &err))
             rc = cli_fail(c, &err);
     }

@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/jsonout.h"
 #include "cli/cli.h"
@@ -6,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -52,6 +52,22 @@ static bool read_stream(Arena *a, FILE *f, const char *name, Str *out, Error *er
     return ok;
 }
 
+/* The exit code for files is that of models: a prompt that is not there is a wrong argument. */
+static bool read_prompt_file(Arena *a, const char *path, Str *out, Error *err)
+{
+    if (file_read(a, path, PROMPT_MAX, out, err))
+        return true;
+    if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
+        err->code = ERR_USAGE;
+    return err_wrap(err, "--file");
+}
+
+/* Of what no --seed was given for: odd, and exact in every reader of JSON (53 bits). */
+static uint64_t clock_seed(void)
+{
+    return (clock_ns() * 0x9e3779b97f4a7c15U >> 12) | 1;
+}
+
 static bool get_prompt(Run *r, Str *out, Error *err)
 {
     const Options *o = &r->c->o;
@@ -62,7 +78,7 @@ static bool get_prompt(Run *r, Str *out, Error *err)
         return true;
     }
     if (o->has_file && strcmp(o->file, "-") != 0)
-        return file_read(&r->arena, o->file, PROMPT_MAX, out, err);
+        return read_prompt_file(&r->arena, o->file, out, err);
     if (!o->has_file && isatty(STDIN_FILENO))
         return err_set(err, ERR_USAGE,
                        "no prompt: give -p TEXT, -f FILE or text on standard input");
@@ -109,7 +125,7 @@ static bool prepare_prompt(Run *r, Str text, Error *err)
             return err_set(err, ERR_USAGE, "--system: %s",
                            o->raw ? "there is no system message with --raw"
                                   : "the model has no chat template");
-        if (!o->raw && o->verbose)
+        if (!o->raw)
             cli_note(r->c, "the model has no chat template: the prompt goes in as it is");
         return true;
     }
@@ -158,7 +174,7 @@ static bool set_request(Run *r, MereRequest *req, Error *err)
                                    .repeat_penalty = (float)o->repeat_penalty,
                                    .presence_penalty = (float)o->presence_penalty,
                                    .frequency_penalty = (float)o->frequency_penalty,
-                                   .seed = (uint64_t)o->seed,
+                                   .seed = o->seed > 0 ? (uint64_t)o->seed : clock_seed(),
                                    .bias = r->bias,
                                    .n_bias = o->logit_bias.n,
                                    .logprobs = o->has_logprobs ? (int32_t)o->logprobs : -1};
@@ -209,34 +225,21 @@ static bool take(Run *r, const MereEvent *ev)
     return term_write(stdout, text, r->visible) && fflush(stdout) == 0;
 }
 
-/* Until the END event; Ctrl-C cancels the request and waits for it. */
-static bool follow(Run *r, uint64_t id, int interrupt_fd, Error *err)
+/* Until the END event, which also comes after Ctrl-C and after a failed write. */
+static bool follow(Run *r, uint64_t id, Error *err)
 {
-    struct pollfd fds[2] = {{.fd = mere_fd(r->c->engine), .events = POLLIN},
-                            {.fd = interrupt_fd, .events = POLLIN}};
     bool ok = true;
-    for (;;) {
-        if (poll(fds, 2, -1) < 0 && errno != EINTR)
-            return err_set(err, ERR_FAILED, "poll: %s", strerror(errno));
-        if (fds[1].fd >= 0 && interrupt_pending()) {
+    MereEvent ev;
+    do {
+        if (!cli_next(r->c, id, &ev, err))
+            return false;
+        if (ok && !take(r, &ev)) {
+            ok = err_set(err, ERR_FAILED, "cannot write to standard output: %s", strerror(errno));
             mere_cancel(r->c->engine, id);
-            fds[1].fd = -1; /* told once */
         }
-        MereEvent ev;
-        while (mere_next(r->c->engine, &ev, 0)) {
-            if (ev.request != id)
-                continue;
-            if (ok && !take(r, &ev)) {
-                ok = err_set(err, ERR_FAILED, "cannot write to standard output: %s",
-                             strerror(errno));
-                mere_cancel(r->c->engine, id);
-            }
-            if (ev.type == MERE_EVENT_END) {
-                r->end = ev;
-                return ok;
-            }
-        }
-    }
+    } while (ev.type != MERE_EVENT_END);
+    r->end = ev;
+    return ok;
 }
 
 /* ---- what is said at the end ---- */
@@ -340,7 +343,7 @@ static int run(Run *r)
     MereRequest req;
     if (!get_prompt(r, &text, &err) || !set_request(r, &req, &err))
         return cli_fail(c, &err);
-    const int interrupt_fd = interrupt_install();
+    cli_catch_interrupts(c);
     if (!cli_open_model(c, &rc))
         return rc;
     r->info.size = sizeof r->info;
@@ -352,7 +355,7 @@ static int run(Run *r)
     uint64_t id;
     if (!mere_submit(c->model, &req, &id, &merr))
         return cli_fail_mere(c, &merr);
-    if (!follow(r, id, interrupt_fd, &err))
+    if (!follow(r, id, &err))
         return cli_fail(c, &err);
     return finish(r);
 }

@@ -53,7 +53,16 @@ static bool get_address(const Options *o, Address *a, Error *err)
         return err_set(err, ERR_USAGE, "--host: longer than %d bytes", HOST_MAX - 1);
     if (o->has_port)
         a->port = (int)o->port;
+    /* An empty variable behind --api-key must not open the server to everybody. */
+    if (o->has_api_key && !*o->api_key)
+        return err_set(err, ERR_USAGE, "--api-key: the key is empty");
     return true;
+}
+
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           strncmp(host, "127.", 4) == 0;
 }
 
 static void announce(const Cli *c, const Address *a)
@@ -92,6 +101,8 @@ int cmd_serve(Cli *c)
     if (!serve_open(&so, fd, &s, &err))
         return cli_fail(c, &err);
     announce(c, &a);
+    if (!c->o.has_api_key && !is_loopback(a.host))
+        cli_note(c, "%s: whoever reaches this address can use the model (--api-key)", a.host);
     rc = serve_run(s);
     serve_close(s);
     return rc;

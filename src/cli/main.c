@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 #undef COMMAND
     };
     json_setup();
-    Cli c = {0};
+    Cli c = {.interrupt_fd = -1};
     Error err;
     if (!options_parse(argc, argv, &c.o, &err)) {
         c.has_colour = want_colour(&(Options){0});

@@ -204,14 +204,14 @@ static bool parse_option(Options *o, int argc, char **argv, int *i, Error *err)
     const char *eq = is_long ? strchr(arg, '=') : NULL;
     const OptRow *row = is_long
                             ? find_row(arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2), 0)
-                        : arg[2] == '\0' ? find_row(NULL, 0, arg[1])
-                                         : NULL;
-    if (!row)
+                            : find_row(NULL, 0, arg[1]);
+    /* -n64 is -n 64, but letters do not cluster. */
+    if (!row || (!is_long && arg[2] && row->kind == FLAG))
         return unknown(o, arg, err);
     if (!option_applies(row, o->command))
         return err_set(err, ERR_USAGE, "mere %s has no option --%s; see mere %s --help",
                        commands[o->command].name, row->name, commands[o->command].name);
-    const char *value = eq ? eq + 1 : NULL;
+    const char *value = eq ? eq + 1 : !is_long && arg[2] ? arg + 2 : NULL;
     if (row->kind == FLAG && value)
         return err_set(err, ERR_USAGE, "--%s takes no value", row->name);
     if (row->kind != FLAG && !value) {

@@ -475,7 +475,8 @@ static void fill_families(void)
                                         .verified_by = str_of(all[i]->verified_by),
                                         .types = all[i]->types,
                                         .blocks = all[i]->blocks,
-                                        .file = str_of(families.files[i])};
+                                        .file = str_of(families.files[i]),
+                                        .max_abs_diff = all[i]->max_abs_diff};
     }
 }
 

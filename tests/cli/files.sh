@@ -7,10 +7,13 @@ fresh() { # fresh NAME: a copy of the model to damage
     rm -rf "$copy"
     cp -r "$model" "$copy"
 }
-damaged() { # damaged FILE: the copy is refused by every command that reads it, and FILE is named
+damaged() { # damaged FILE: the copy is refused, and FILE is named
     refuses 3 "$1" run "$copy" -p hello
-    refuses 3 "$1" plan "$copy"
     refuses 3 "$1" info "$copy"
+}
+everywhere() { # everywhere FILE: by every command that reads it
+    damaged "$1"
+    refuses 3 "$1" plan "$copy"
     refuses 3 "$1" logits "$copy" --ids 1,2 --out "$tmp/o"
     refuses 3 "$1" bench "$copy" --pp 4 --tg 4 --reps 1
     refuses 3 "$1" serve "$copy" --port 0
@@ -31,7 +34,7 @@ for keep in 0 7 8 100 $((size / 2)) $((size - 1)); do
 done
 fresh header
 printf '\377\377\377\377\377\377\377\177{}' >"$copy/model.safetensors"
-damaged model.safetensors
+everywhere model.safetensors
 for text in '' '{' '[]' '{"model_type":"llama"}' '{"model_type":7}' '{"model_type":"no_such_family"}'; do
     fresh config
     printf '%s' "$text" >"$copy/config.json"

@@ -93,10 +93,11 @@ wait_for() {
 
 # serve ARGS...: starts a server on a free port; $pid and $port tell where
 serve() {
+    rm -f "$out" "$err"
     "$MERE" serve "$@" --port 0 >"$out" 2>"$err" </dev/null &
     pid=$!
     started="$started $pid"
-    wait_for 60 grep -q 'http://' "$out" || { fail "mere serve $*: does not start"; show; return 1; }
+    wait_for 60 grep -qs 'http://' "$out" || { fail "mere serve $*: does not start"; show; return 1; }
     port=$(sed -n 's|.*http://[^ ]*:\([0-9][0-9]*\).*|\1|p' "$out" | head -n 1)
 }
 

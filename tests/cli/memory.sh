@@ -12,10 +12,10 @@ for family in llama qwen3_moe qwen3_next; do
 done
 
 model=$(tiny llama)
-serve "$model"
+serve "$model" -t1
 one=$pid
 port_one=$port
-serve "$model"
+serve "$model" -t1
 two=$pid
 for p in $port_one $port; do
     "$TOOLS/http_call" "$p" /v1/completions '{"prompt":"hello","max_tokens":5}' >/dev/null || fail "a completion fails"

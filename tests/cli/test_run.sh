@@ -21,7 +21,7 @@ cmp -s "$tmp/out" "$tmp/hello" || fail "a prompt by -f - changes the answer"
 expect 0 run fake --raw -q -f "$tmp/in"
 cmp -s "$tmp/out" "$tmp/hello" || fail "a prompt from a file changes the answer"
 rm "$tmp/in"
-refuse 3 "$tmp/none" run fake -f "$tmp/none"
+refuse 2 "$tmp/none" run fake -f "$tmp/none"
 
 expect 0 run fake -p hello -q
 cmp -s "$tmp/out" "$tmp/hello" && fail "the chat template is not used"

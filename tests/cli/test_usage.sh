@@ -30,7 +30,8 @@ refuse 2 'wants a MODEL' plan --json
 refuse 2 'did you mean --temp?' run fake -p a --tmep 1
 refuse 2 'did you mean --prompt?' run fake --pro a
 refuse 2 'unknown option -x' run fake -p a -x
-refuse 2 'unknown option -nn' run fake -p a -nn
+refuse 2 '--n: "n" is no integer' run fake -p a -nn
+refuse 2 'unknown option -vq' run fake -p a -vq
 refuse 2 'mere plan has no option --prompt' plan fake --prompt a
 refuse 2 '--prompt wants TEXT' run fake --prompt
 refuse 2 '--raw takes no value' run fake -p a --raw=1

@@ -412,7 +412,8 @@ int32_t mere_families(const MereFamily **out)
                                        {"tests/golden", sizeof "tests/golden" - 1},
                                        types,
                                        blocks,
-                                       {"families/llama.c", sizeof "families/llama.c" - 1}}};
+                                       {"families/llama.c", sizeof "families/llama.c" - 1},
+                                       1e-5}};
     *out = list;
     return 1;
 }
