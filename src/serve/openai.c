@@ -17,7 +17,7 @@ static json_t *field(Parse *p, const char *key)
 {
     p->param = key;
     json_t *v = json_object_get(p->body, key);
-    return v && json_is_null(v) ? NULL : v;
+    return json_is_null(v) ? NULL : v;
 }
 
 static bool wrong(Parse *p, const char *wanted)
@@ -208,7 +208,7 @@ static bool parse_stream(Parse *p)
 static bool refuse_unsupported(Parse *p)
 {
     int32_t n;
-    bool flag;
+    bool flag = false;
     if (!get_int(p, "n", 1, 128, 1, &n))
         return false;
     if (n != 1)
@@ -448,8 +448,8 @@ static bool parse_chat(Parse *p)
     if (!get_int(p, "max_tokens", 1, INT32_MAX, 0, &gen->max_tokens) ||
         !get_int(p, "max_completion_tokens", 1, INT32_MAX, gen->max_tokens, &gen->max_tokens))
         return false;
-    bool logprobs;
-    int32_t top;
+    bool logprobs = false;
+    int32_t top = -1;
     if (!get_bool(p, "logprobs", false, &logprobs) ||
         !get_int(p, "top_logprobs", 0, OPENAI_LOGPROBS_MAX, -1, &top))
         return false;
