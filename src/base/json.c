@@ -4,22 +4,77 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <setjmp.h>
 
-/* jansson reports a failed allocation as a syntax error, as nothing, or not at all (a string that
- * lacks a character), so it is noted here. Its hooks take no context, hence the thread-local. */
-static _Thread_local bool alloc_failed;
+/* jansson does not survive a failed allocation while it parses: some leak, some are reported as
+ * syntax errors, one makes it write past its buffer. So a parse that runs out of memory does not
+ * return into jansson: the hook jumps back to json_parse, which frees every block the parse had
+ * taken. For this each block has a header that links it to the others of its parse. jansson's hooks
+ * take no context, hence the thread-local. */
+typedef struct Block Block;
+struct Block {
+    Block *prev, *next; /* of the same parse; NULL once it has ended */
+};
 
-static void *alloc_noted(size_t bytes)
+typedef struct Parse {
+    Block first; /* head of the ring of blocks */
+    jmp_buf out_of_memory;
+} Parse;
+
+static _Thread_local Parse *parsing;
+
+static void *block_alloc(size_t bytes)
 {
-    void *p = mem_alloc(bytes);
+    Block *b = bytes > SIZE_MAX - sizeof *b ? NULL : mem_alloc(sizeof *b + bytes);
+    if (!b) {
+        if (parsing)
+            longjmp(parsing->out_of_memory, 1);
+        return NULL;
+    }
+    b->prev = b->next = NULL;
+    if (parsing) {
+        b->prev = &parsing->first;
+        b->next = parsing->first.next;
+        b->next->prev = b;
+        parsing->first.next = b;
+    }
+    return b + 1;
+}
+
+static void block_free(void *p)
+{
     if (!p)
-        alloc_failed = true;
-    return p;
+        return;
+    Block *b = (Block *)p - 1;
+    if (b->next) {
+        b->prev->next = b->next;
+        b->next->prev = b->prev;
+    }
+    mem_free(b);
+}
+
+static void parse_begin(Parse *p)
+{
+    p->first.prev = p->first.next = &p->first;
+    parsing = p;
+}
+
+/* Unlinks the blocks of a parse that went well, frees those of one that did not. */
+static void parse_end(Parse *p, bool keep)
+{
+    parsing = NULL;
+    for (Block *b = p->first.next; b != &p->first;) {
+        Block *next = b->next;
+        b->prev = b->next = NULL;
+        if (!keep)
+            mem_free(b);
+        b = next;
+    }
 }
 
 void json_setup(void)
 {
-    json_set_alloc_funcs(alloc_noted, mem_free);
+    json_set_alloc_funcs(block_alloc, block_free);
 }
 
 /* jansson's own limit is 2048 levels; recursion in our walkers wants a smaller one. Strings are
@@ -54,17 +109,19 @@ json_t *json_parse(const char *doc, Str text, Error *err)
         return NULL;
     }
     json_error_t je;
-    alloc_failed = false;
+    Parse parse;
+    parse_begin(&parse);
+    if (setjmp(parse.out_of_memory) != 0) {
+        parse_end(&parse, false);
+        err_nomem(err, doc, text.len);
+        return NULL;
+    }
     json_t *v = json_loadb(text.ptr ? text.ptr : "", text.len,
                            JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
-    if (v && !alloc_failed)
-        return v;
-    json_decref(v);
-    if (alloc_failed)
-        err_nomem(err, doc, text.len);
-    else
+    parse_end(&parse, true);
+    if (!v)
         err_set(err, ERR_FORMAT, "%s: line %d, column %d: %s", doc, je.line, je.column, je.text);
-    return NULL;
+    return v;
 }
 
 static json_t *find(const json_t *obj, const char *key)
