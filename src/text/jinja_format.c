@@ -14,7 +14,8 @@ typedef struct Spec {
     Str fill;
     char align; /* '<' '>' '^' '=', 0: by type */
     char sign;  /* '+' ' ' or 0 */
-    bool alt, comma;
+    bool alt;
+    char group;           /* ',' or '_' between thousands, 0: none */
     int width, precision; /* -1: not given */
     char type;            /* 0: none */
 } Spec;
@@ -68,8 +69,7 @@ static bool parse_spec(Jinja *j, Str s, Spec *spec)
     }
     spec->width = read_int(&p, end);
     if (p < end && (*p == ',' || *p == '_')) {
-        spec->comma = *p == ',';
-        p++;
+        spec->group = *p++;
     }
     if (p < end && *p == '.') {
         p++;
@@ -114,14 +114,14 @@ static void pad_out(StrBuf *b, const Spec *s, Str head, Str body, bool number)
         strbuf_add(b, s->fill.ptr, s->fill.len);
 }
 
-static void add_commas(Str digits, StrBuf *out)
+static void add_groups(Str digits, char mark, StrBuf *out)
 {
     size_t whole = 0;
     while (whole < digits.len && digits.ptr[whole] >= '0' && digits.ptr[whole] <= '9')
         whole++;
     for (size_t i = 0; i < digits.len; i++) {
         if (i > 0 && i < whole && (whole - i) % 3 == 0)
-            strbuf_add_cstr(out, ",");
+            strbuf_add(out, &mark, 1);
         strbuf_add(out, digits.ptr + i, 1);
     }
 }
@@ -161,13 +161,13 @@ static bool format_int(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
              prefix);
     StrBuf grouped;
     strbuf_init(&grouped, 256);
-    if (s->comma)
-        add_commas(digits, &grouped);
+    if (s->group)
+        add_groups(digits, s->group, &grouped);
     StrBuf zeros; /* "%.3d": at least three digits */
     strbuf_init(&zeros, WIDTH_MAX + 128);
     for (int k = (int)digits.len; k < s->precision; k++)
         strbuf_add_cstr(&zeros, "0");
-    const Str body = s->comma ? strbuf_str(&grouped) : digits;
+    const Str body = s->group ? strbuf_str(&grouped) : digits;
     strbuf_add(&zeros, body.ptr, body.len);
     pad_out(b, s, str_from(head), strbuf_str(&zeros), true);
     b->failed = b->failed || grouped.failed || zeros.failed;
@@ -201,8 +201,8 @@ static bool format_float(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
     }
     StrBuf body;
     strbuf_init(&body, 4096);
-    if (s->comma)
-        add_commas(str_from(text), &body);
+    if (s->group)
+        add_groups(str_from(text), s->group, &body);
     else
         strbuf_add_cstr(&body, text);
     strbuf_add_cstr(&body, tail);
@@ -233,11 +233,13 @@ static bool format_value(Jinja *j, StrBuf *b, Str text, JinjaValue v)
     if (v.type == JINJA_UNDEFINED && text.len > 0)
         return jinja_undefined_fail(j, v);
     const bool whole = v.type == JINJA_INT || v.type == JINJA_BOOL;
+    if (s.type == 'n') /* the C locale's grouping is none */
+        s.type = whole ? 'd' : 'g';
     if (s.type && strchr("dxXobc", s.type))
         return whole ? format_int(j, b, &s, v) : bad_spec(j, s.type, v);
     if (s.type && strchr("eEfFgG%", s.type))
         return jinja_is_number(v) ? format_float(j, b, &s, v) : bad_spec(j, s.type, v);
-    if (s.type && s.type != 's')
+    if (s.type && (s.type != 's' || jinja_is_number(v)))
         return bad_spec(j, s.type, v);
     if (v.type == JINJA_INT && !s.type)
         return format_int(j, b, &s, v);
@@ -442,6 +444,30 @@ static bool field_value(Jinja *j, Str field, const JinjaCall *call, int *next, J
     return true;
 }
 
+/* A specifier may itself have fields: "{:>{width}}". */
+static bool expand_spec(Jinja *j, Str spec, const JinjaCall *call, int *next, JinjaValue *out)
+{
+    StrBuf b;
+    jinja_buf(j, &b);
+    for (size_t i = 0; i < spec.len;) {
+        const char *open = memchr(spec.ptr + i, '{', spec.len - i);
+        const size_t at = open ? (size_t)(open - spec.ptr) : spec.len;
+        strbuf_add(&b, spec.ptr + i, at - i);
+        if (!open)
+            break;
+        const char *close = memchr(open, '}', spec.len - at);
+        JinjaValue v;
+        if (!close ||
+            !field_value(j, (Str){open + 1, (size_t)(close - open) - 1}, call, next, &v) ||
+            !jinja_write(j, &b, v, false)) {
+            strbuf_free(&b);
+            return jinja_fail(j, "ValueError: a broken field in a format specifier");
+        }
+        i = (size_t)(close - spec.ptr) + 1;
+    }
+    return jinja_take_buf(j, &b, out);
+}
+
 /* One replacement field; text is between its braces. */
 static bool format_field(Jinja *j, StrBuf *b, Str text, const JinjaCall *call, int *next)
 {
@@ -471,8 +497,12 @@ static bool format_field(Jinja *j, StrBuf *b, Str text, const JinjaCall *call, i
     } else if (conversion) {
         return jinja_fail(j, "ValueError: Unknown conversion specifier");
     }
-    if (spec.len && memchr(spec.ptr, '{', spec.len))
-        return jinja_fail(j, "ValueError: a nested field in a format specifier is not supported");
+    JinjaValue expanded;
+    if (spec.len && memchr(spec.ptr, '{', spec.len)) {
+        if (!expand_spec(j, spec, call, next, &expanded))
+            return false;
+        spec = jinja_text(expanded);
+    }
     return format_value(j, b, spec, v);
 }
 
@@ -489,8 +519,11 @@ bool jinja_format(Jinja *j, Str format, const JinjaCall *call, JinjaValue *out)
             i += 2;
         } else if (c == '{') {
             size_t end = i + 1;
-            while (end < format.len && format.ptr[end] != '}')
-                end++;
+            for (int depth = 1; end < format.len; end++) {
+                depth += format.ptr[end] == '{' ? 1 : format.ptr[end] == '}' ? -1 : 0;
+                if (depth == 0)
+                    break;
+            }
             if (end == format.len)
                 ok = jinja_fail(j, "ValueError: Single '{' encountered in format string");
             else

@@ -313,7 +313,22 @@ static bool partition(Jinja *j, Str s, bool last, const JinjaCall *call, JinjaVa
     return true;
 }
 
+/* Numeric_Type Digit beyond the decimal ones: superscripts, subscripts, and 1 to 9 in circles. */
+static bool is_special_digit(uint32_t cp)
+{
+    static const uint16_t ranges[][2] = {
+        {0xB2, 0xB3},     {0xB9, 0xB9},     {0x2070, 0x2070}, {0x2074, 0x2079}, {0x2080, 0x2089},
+        {0x2460, 0x2468}, {0x2474, 0x247C}, {0x2488, 0x2490}, {0x24EA, 0x24EA}, {0x24F5, 0x24FD},
+        {0x24FF, 0x24FF}, {0x2776, 0x277E}, {0x2780, 0x2788}, {0x278A, 0x2792}};
+    for (size_t i = 0; i < COUNT_OF(ranges); i++) {
+        if (cp >= ranges[i][0] && cp <= ranges[i][1])
+            return true;
+    }
+    return false;
+}
+
 typedef enum CharClass {
+    CLASS_DIGIT,
     CLASS_ALNUM,
     CLASS_ALPHA,
     CLASS_ASCII,
@@ -336,6 +351,8 @@ static bool in_class(uint32_t cp, CharClass class)
         return cp < 0x80;
     case CLASS_DECIMAL:
         return c == UTF8PROC_CATEGORY_ND;
+    case CLASS_DIGIT:
+        return c == UTF8PROC_CATEGORY_ND || is_special_digit(cp);
     case CLASS_NUMERIC:
         return number;
     case CLASS_SPACE:
@@ -532,9 +549,9 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
     static const struct {
         const char *name;
         CharClass class;
-    } classes[] = {{"isalnum", CLASS_ALNUM},   {"isalpha", CLASS_ALPHA},
-                   {"isascii", CLASS_ASCII},   {"isdecimal", CLASS_DECIMAL},
-                   {"isdigit", CLASS_DECIMAL}, {"isnumeric", CLASS_NUMERIC},
+    } classes[] = {{"isalnum", CLASS_ALNUM}, {"isalpha", CLASS_ALPHA},
+                   {"isascii", CLASS_ASCII}, {"isdecimal", CLASS_DECIMAL},
+                   {"isdigit", CLASS_DIGIT}, {"isnumeric", CLASS_NUMERIC},
                    {"isspace", CLASS_SPACE}};
     JinjaValue arg[JINJA_PARAMS_MAX];
     Str a;

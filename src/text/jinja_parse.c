@@ -241,7 +241,7 @@ static bool parse_string(Parse *p, JinjaNode **out)
         return false;
     size_t len = 0;
     for (; p->tok->type == JT_STRING; p->tok++) {
-        size_t part;
+        size_t part = 0;
         if (!unescape(p, p->tok->text, text + len, &part))
             return false;
         len += part;

@@ -172,7 +172,7 @@ static bool remainder_of(Jinja *j, JinjaValue v, JinjaValue by, int64_t *out)
 static bool test_odd(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
     (void)arg;
-    int64_t r;
+    int64_t r = 0;
     if (!remainder_of(j, v, jinja_int(2), &r))
         return false;
     *out = r != 0;
@@ -189,7 +189,7 @@ static bool test_even(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 
 static bool test_divisibleby(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
-    int64_t r;
+    int64_t r = 0;
     if (!remainder_of(j, v, arg[0], &r))
         return false;
     *out = r == 0;

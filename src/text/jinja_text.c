@@ -134,10 +134,8 @@ static bool split_space(Jinja *j, Str s, int64_t max, JinjaValue list)
         s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT);
         if (s.len == 0)
             return true;
-        if (max >= 0 && list.u.list->n == max) {
-            s = jinja_strip(s, (Str){NULL, 0}, JINJA_RIGHT);
+        if (max >= 0 && list.u.list->n == max)
             return add_part(j, list, s.ptr, s.ptr + s.len);
-        }
         size_t i = 0;
         while (i < s.len) {
             uint32_t cp = 0;
@@ -168,7 +166,6 @@ static bool rsplit_space(Jinja *j, Str s, int64_t max, JinjaValue list)
         if (s.len == 0)
             break;
         if (max >= 0 && list.u.list->n == max) {
-            s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT);
             if (!add_part(j, list, s.ptr, s.ptr + s.len))
                 return false;
             break;

@@ -853,9 +853,7 @@ bool jinja_write(Jinja *j, StrBuf *out, JinjaValue v, bool repr)
     case JINJA_MISSING:
         break;
     case JINJA_UNDEFINED:
-        if (v.flags == JINJA_UNDEF_UNSAFE)
-            ok = jinja_undefined_fail(j, v);
-        else if (repr)
+        if (repr)
             strbuf_add_cstr(out, "Undefined");
         break;
     case JINJA_NONE:
@@ -872,7 +870,11 @@ bool jinja_write(Jinja *j, StrBuf *out, JinjaValue v, bool repr)
         strbuf_add_cstr(out, text);
         break;
     case JINJA_STR:
-        if (repr)
+        if (repr && (v.flags & JINJA_SAFE)) {
+            strbuf_add_cstr(out, "Markup(");
+            repr_str(out, jinja_text(v));
+            strbuf_add_cstr(out, ")");
+        } else if (repr)
             repr_str(out, jinja_text(v));
         else
             strbuf_add(out, v.u.s, v.len);
@@ -907,7 +909,7 @@ bool jinja_to_str(Jinja *j, JinjaValue v, JinjaValue *out)
         *out = v;
         return true;
     }
-    if (v.type == JINJA_UNDEFINED && v.flags != JINJA_UNDEF_UNSAFE) {
+    if (v.type == JINJA_UNDEFINED) {
         *out = jinja_str("", 0);
         return true;
     }
@@ -936,7 +938,7 @@ static void json_str(StrBuf *out, Str s, bool ascii)
             }
             n = (size_t)utf8_decode(s.ptr + i, s.len - i, &cp);
             n = n ? n : 1;
-        } else if (cp >= 0x20 && cp != '"' && cp != '\\') {
+        } else if (cp >= 0x20 && cp != '"' && cp != '\\' && !(ascii && cp == 0x7F)) {
             i++;
             continue;
         }
