@@ -77,6 +77,11 @@ void json_setup(void)
     json_set_alloc_funcs(block_alloc, block_free);
 }
 
+void json_text_free(char *text)
+{
+    block_free(text);
+}
+
 /* jansson's own limit is 2048 levels; recursion in our walkers wants a smaller one. Strings are
  * skipped so that brackets in text do not count. */
 static bool depth_ok(Str text)

@@ -12,6 +12,8 @@ enum { JSON_DEPTH = 64 };
 
 /* Routes jansson's memory through mem.h. Call once before any other use. */
 void json_setup(void);
+/* Frees text that json_dumps returned. */
+void json_text_free(char *text);
 
 /* NULL and ERR_FORMAT ("doc: line 3: ...") when the text is no JSON value or nests deeper than
  * JSON_DEPTH. Caller owns. */

@@ -58,9 +58,7 @@ static bool make_header(const SafetensorsOut *tensors, int n, StrBuf *out, int64
     if (!text)
         return err_nomem(err, "safetensors header", 0);
     strbuf_add_cstr(out, text);
-    json_free_t release;
-    json_get_alloc_funcs(NULL, &release);
-    release(text);
+    json_text_free(text);
     while (out->len % 8 && strbuf_add(out, " ", 1)) {
     }
     return strbuf_check(out, "safetensors header", err);

@@ -2,7 +2,6 @@
  * strings as they are, the rest as compact JSON. "usage.prompt_tokens", "groups.0.role"; "." is the
  * whole; "list.#" is the length of an array. Exit code 1: no JSON, or a path leads nowhere. */
 #include "base/json.h"
-#include "base/mem.h"
 
 #include <stdio.h>
 
@@ -42,7 +41,7 @@ static bool print_path(const json_t *v, const char *path)
     char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     if (text)
         puts(text);
-    mem_free(text); /* jansson's memory is mem.h's (json_setup) */
+    json_text_free(text);
     return text != NULL;
 }
 

@@ -150,9 +150,7 @@ static void write_quant(const char *name)
     put(&b, all.ptr + 8 + n, all.len - 8 - n);
     temp_write(&dir, "model.safetensors", b.ptr, b.len);
     strbuf_free(&b);
-    json_free_t release;
-    json_get_alloc_funcs(NULL, &release);
-    release(text);
+    json_text_free(text);
     json_decref(renamed);
     json_decref(header);
 }

@@ -44,9 +44,7 @@ static void test_eos_ids(void **state)
         assert_int_equal(got != NULL, cases[i].want != NULL);
         if (got)
             assert_string_equal(got, cases[i].want);
-        json_free_t release;
-        json_get_alloc_funcs(NULL, &release);
-        release(got);
+        json_text_free(got);
         assert_int_equal(json_object_get(config, "generation_config") != NULL,
                          cases[i].generation != NULL);
         json_decref(config);

@@ -128,7 +128,7 @@ static bool make_weights(const char *doc, const json_t *tensors, StrBuf *file, E
         (void)strbuf_printf(&head,
                             ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
                             t.name, t.bf16 ? "BF16" : "F32", shape ? shape : "", from, body.len);
-        mem_free(shape); /* jansson's memory is mem.h's (json_setup) */
+        json_text_free(shape);
     }
     (void)strbuf_add_cstr(&head, "}");
     while (head.len % 8 != 0 && !head.failed)
