@@ -37,6 +37,8 @@ typedef struct Weight {
     RowView *segs; /* [max(1, n_experts)][n_segs] */
     float *bias;   /* [n] or NULL */
     ShardRole role;
+    bool precise; /* multiplied as in the exact class whatever the numeric class: small weights
+                     whose error decides between experts */
 } Weight;
 
 /* A small vector, always f32 (norm weights, biases, decay): a derived copy. */

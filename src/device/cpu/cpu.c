@@ -64,7 +64,8 @@ static Placement cpu_place(const Device *d, const Weight *w)
 }
 
 /* Whether the formats of the weights that read one value fit its pack set. */
-static bool check_formats(const GraphPlan *plan, const Op *by, const Weight *w, Error *err)
+static bool check_formats(const Device *d, const GraphPlan *plan, const Op *by, const Weight *w,
+                          Error *err)
 {
     PackSet set = {0};
     for (int i = 0; i < plan->n_ops; i++) {
@@ -72,7 +73,7 @@ static bool check_formats(const GraphPlan *plan, const Op *by, const Weight *w, 
         if (op->kind != OP_LIN || op->in[0] != by->in[0])
             continue;
         for (int s = 0; s < op->weight->n_segs; s++)
-            if (!cpu_want_pack(&set, op->weight->segs[s].format, op->weight->segs[s].group))
+            if (!cpu_want_pack(&set, cpu_lin_want(d, op->weight, &op->weight->segs[s])))
                 return err_set(err, ERR_UNSUPPORTED,
                                "%s: its input is read in more than %d weight formats", w->name,
                                PACK_FORMATS_MAX);
@@ -82,12 +83,11 @@ static bool check_formats(const GraphPlan *plan, const Op *by, const Weight *w, 
 
 static bool cpu_supports(const Device *d, const GraphPlan *plan, Error *err)
 {
-    (void)d;
     for (int i = 0; i < plan->n_ops; i++) {
         const Op *op = &plan->ops[i];
         if (op->kind == OP_NONE || op->kind >= OP_COUNT)
             return err_set(err, ERR_UNSUPPORTED, "cpu: operation %d (%s)", (int)op->kind, op->name);
-        if (op->kind == OP_LIN && !check_formats(plan, op, op->weight, err))
+        if (op->kind == OP_LIN && !check_formats(d, plan, op, op->weight, err))
             return false;
     }
     return true;

@@ -41,13 +41,17 @@ KvLayer cpu_kv_layer(const KvPool *pool, int group, int layer);
 
 enum { PACK_FORMATS_MAX = 16 };
 
+/* What decides the kernel of a product, besides the number of rows. */
+typedef struct LinWant {
+    FormatId format;
+    int group;
+    LinClass cls;
+} LinWant;
+
 /* What a value must be packed into: the formats of the weights that will read it. */
 typedef struct PackSet {
     int n;
-    struct {
-        FormatId format;
-        int group;
-    } want[PACK_FORMATS_MAX];
+    LinWant want[PACK_FORMATS_MAX];
     int64_t offset; /* bytes into the pack buffer */
     int64_t bytes;
     /* For the rows of the current step: distinct layouts and where their records begin behind
@@ -162,8 +166,11 @@ cpu_value(const Program *p,
 int cpu_axis_rows(const Program *p, Axis axis);
 /* Chooses kernels, packed forms and tiles for the step's number of rows. */
 void cpu_resolve(Program *p);
-/* Adds (format, group) to a set; false when it is full. */
-bool cpu_want_pack(PackSet *set, FormatId format, int group);
+/* For segment `rows` of w. */
+LinWant cpu_lin_want(const Device *d, const Weight *w, const RowView *rows);
+const LinKernel *cpu_lin_kernel(const Device *d, LinWant want, int rows);
+/* Adds to a set; false when it is full. */
+bool cpu_want_pack(PackSet *set, LinWant want);
 /* Tile of weight rows for a product of n weight rows. */
 int64_t cpu_lin_tile(const Program *p, const LinKernel *k, int64_t n, int rows);
 

@@ -17,13 +17,12 @@ typedef struct Sizes {
 /* Largest packed row of k elements, and thread scratch, over every number of rows a step can have.
  * lin_select changes with the number of rows at few places, but asking for each is cheap and cannot
  * be wrong. */
-static int64_t pack_row_max(const Device *d, FormatId format, int group, int k, int max_rows,
-                            int64_t *work)
+static int64_t pack_row_max(const Device *d, LinWant want, int k, int max_rows, int64_t *work)
 {
     int64_t row = 0;
     const LinKernel *last = NULL;
     for (int r = 1; r <= max_rows; r++) {
-        const LinKernel *kernel = lin_select(d->isa, format, group, d->lin_class, r);
+        const LinKernel *kernel = cpu_lin_kernel(d, want, r);
         if (kernel == last)
             continue;
         last = kernel;
@@ -33,16 +32,16 @@ static int64_t pack_row_max(const Device *d, FormatId format, int group, int k, 
     return row;
 }
 
-bool cpu_want_pack(PackSet *set, FormatId format, int group)
+bool cpu_want_pack(PackSet *set, LinWant want)
 {
-    for (int i = 0; i < set->n; i++)
-        if (set->want[i].format == format && set->want[i].group == group)
+    for (int i = 0; i < set->n; i++) {
+        const LinWant *w = &set->want[i];
+        if (w->format == want.format && w->group == want.group && w->cls == want.cls)
             return true;
+    }
     if (set->n == PACK_FORMATS_MAX)
         return false;
-    set->want[set->n].format = format;
-    set->want[set->n].group = group;
-    set->n++;
+    set->want[set->n++] = want;
     return true;
 }
 
@@ -55,8 +54,8 @@ static int64_t size_packs(const Device *d, const GraphPlan *plan, PackSet *packs
         if (op->kind != OP_LIN)
             continue;
         for (int s = 0; s < op->weight->n_segs; s++)
-            (void)cpu_want_pack(&packs[op->in[0]], op->weight->segs[s].format,
-                                op->weight->segs[s].group);
+            (void)cpu_want_pack(&packs[op->in[0]],
+                                cpu_lin_want(d, op->weight, &op->weight->segs[s]));
     }
     int64_t end = 0;
     for (int i = 0; i < plan->n_values; i++) {
@@ -66,9 +65,7 @@ static int64_t size_packs(const Device *d, const GraphPlan *plan, PackSet *packs
         const Value *v = &plan->values[i];
         const int rows = v->axis == AXIS_ROWS ? plan->max_rows : plan->max_out_rows;
         for (int w = 0; w < set->n; w++)
-            set->bytes +=
-                pack_row_max(d, set->want[w].format, set->want[w].group, v->width, rows, work) *
-                rows;
+            set->bytes += pack_row_max(d, set->want[w], v->width, rows, work) * rows;
         /* First fit among packed values alive at the same time. */
         const Value *base = &plan->values[v->base];
         int64_t at = 0;
@@ -103,10 +100,9 @@ static void size_moe(const Device *d, const GraphPlan *plan, Sizes *s)
             int64_t row = 0;
             PackSet set = {0};
             for (int e = 0; e < m->n_experts * weights[w]->n_segs; e++)
-                (void)cpu_want_pack(&set, weights[w]->segs[e].format, weights[w]->segs[e].group);
+                (void)cpu_want_pack(&set, cpu_lin_want(d, weights[w], &weights[w]->segs[e]));
             for (int f = 0; f < set.n; f++)
-                row += pack_row_max(d, set.want[f].format, set.want[f].group, weights[w]->k,
-                                    plan->max_rows, &s->work);
+                row += pack_row_max(d, set.want[f], weights[w]->k, plan->max_rows, &s->work);
             int64_t *to = w == 0 ? &s->pack_in_row : &s->pack_mid_row;
             *to = i64_max(*to, row);
         }

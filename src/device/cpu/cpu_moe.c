@@ -4,9 +4,14 @@
 
 #include <string.h>
 
-static const LinKernel *expert_kernel(const Program *p, const RowView *w, int rows)
+static const RowView *expert_seg(const Weight *w, int e, int seg)
 {
-    return lin_select(p->dev->isa, w->format, w->group, p->dev->lin_class, rows);
+    return &w->segs[(int64_t)e * w->n_segs + seg];
+}
+
+static const LinKernel *expert_kernel(const Program *p, const Weight *w, int e, int seg, int rows)
+{
+    return cpu_lin_kernel(p->dev, cpu_lin_want(p->dev, w, expert_seg(w, e, seg)), rows);
 }
 
 int cpu_moe_route_tiles(const Program *p, const Stage *s)
@@ -58,7 +63,7 @@ static int64_t layout_offset(const Program *p, const Weight *w, int e, int rows,
     int n = 0;
     int64_t at = 0;
     for (int i = 0; i < w->n_segs; i++) {
-        const LinLayout *l = expert_kernel(p, &w->segs[(int64_t)e * w->n_segs + i], rows)->layout;
+        const LinLayout *l = expert_kernel(p, w, e, i, rows)->layout;
         int j = 0;
         while (j < n && seen[j] != l)
             j++;
@@ -76,11 +81,10 @@ static void pack_expert(const Program *p, const Weight *w, int e, const float *x
                         const int32_t *idx, int rows, uint8_t *out)
 {
     for (int i = 0; i < w->n_segs; i++) {
-        const LinLayout *l = expert_kernel(p, &w->segs[(int64_t)e * w->n_segs + i], rows)->layout;
+        const LinLayout *l = expert_kernel(p, w, e, i, rows)->layout;
         bool done = false;
         for (int j = 0; j < i; j++)
-            done =
-                done || expert_kernel(p, &w->segs[(int64_t)e * w->n_segs + j], rows)->layout == l;
+            done = done || expert_kernel(p, w, e, j, rows)->layout == l;
         if (!done)
             l->pack(x, ldx, idx, rows, w->k, out + layout_offset(p, w, e, rows, l));
     }
@@ -100,8 +104,8 @@ void cpu_moe_pack_run(Program *p, const Stage *s, int tile, int thread)
 /* Tiles of one expert's weight. */
 static int expert_tiles(const Program *p, const Weight *w, int e, int seg, int rows, int64_t *size)
 {
-    const RowView *v = &w->segs[(int64_t)e * w->n_segs + seg];
-    *size = cpu_lin_tile(p, expert_kernel(p, v, rows), w->n, rows);
+    const RowView *v = expert_seg(w, e, seg);
+    *size = cpu_lin_tile(p, expert_kernel(p, w, e, seg, rows), w->n, rows);
     return (int)((v->n + *size - 1) / *size);
 }
 
@@ -129,9 +133,9 @@ static void run_tile(Program *p, const Weight *w, int tile, int thread, const ui
         for (int i = 0; i < w->n_segs; i++) {
             int64_t size;
             const int n = expert_tiles(p, w, e, i, rows, &size);
-            const RowView *v = &w->segs[(int64_t)e * w->n_segs + i];
+            const RowView *v = expert_seg(w, e, i);
             if (tile < n) {
-                const LinKernel *kernel = expert_kernel(p, v, rows);
+                const LinKernel *kernel = expert_kernel(p, w, e, i, rows);
                 const uint8_t *x = packed + packed_row * m->start[e] +
                                    layout_offset(p, w, e, rows, kernel->layout);
                 const LinOut out = {.y = y + ldy * m->start[e] + first,

@@ -23,6 +23,16 @@ static int64_t ld(const Program *p, int value)
 
 /* ---- packed activations ---- */
 
+LinWant cpu_lin_want(const Device *d, const Weight *w, const RowView *rows)
+{
+    return (LinWant){rows->format, rows->group, w->precise ? LIN_EXACT : d->lin_class};
+}
+
+const LinKernel *cpu_lin_kernel(const Device *d, LinWant want, int rows)
+{
+    return lin_select(d->isa, want.format, want.group, want.cls, rows);
+}
+
 static void resolve_pack(const Program *p, int value)
 {
     PackSet *set = &p->packs[value];
@@ -31,8 +41,7 @@ static void resolve_pack(const Program *p, int value)
     int64_t at = 0;
     set->n_forms = 0;
     for (int i = 0; i < set->n && rows > 0; i++) {
-        const LinKernel *kernel = lin_select(p->dev->isa, set->want[i].format, set->want[i].group,
-                                             p->dev->lin_class, rows);
+        const LinKernel *kernel = cpu_lin_kernel(p->dev, set->want[i], rows);
         int j = 0;
         while (j < set->n_forms && set->form[j].layout != kernel->layout)
             j++;
@@ -208,7 +217,7 @@ static void resolve_lin(Program *p, Stage *s)
         const RowView *w = &op->weight->segs[i];
         LinSeg *seg = &s->lin[i];
         const PackSet *set = &p->packs[op->in[0]];
-        seg->kernel = lin_select(p->dev->isa, w->format, w->group, p->dev->lin_class, rows);
+        seg->kernel = cpu_lin_kernel(p->dev, cpu_lin_want(p->dev, op->weight, w), rows);
         int j = 0;
         while (set->form[j].layout != seg->kernel->layout)
             j++;

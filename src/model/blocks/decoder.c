@@ -317,6 +317,7 @@ bool decoder_moe_load(Model *m, const Decoder *d, DecoderMoe *moe, const Decoder
         !model_experts(m, &moe->gate_up, experts, c->n_experts, d->hidden, gate_up, 2, err) ||
         !model_experts(m, &moe->down, experts, c->n_experts, c->ffn, down, 1, err))
         return false;
+    moe->router.precise = true;
     moe->desc = (MoeDesc){.n_experts = c->n_experts,
                           .top_k = c->top_k,
                           .ffn = c->ffn,
