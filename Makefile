@@ -15,7 +15,7 @@ demo: build ## build, fetch the demo model (98 MB, once) and stream an answer: m
 
 build: ## release build: build/release/mere
 	@scripts/install-deps.sh build
-	@cmake --preset release >/dev/null
+	@cmake --preset release -DMERE_TESTS=OFF >/dev/null
 	@cmake --build --preset release --parallel $(JOBS)
 
 check: ## build and run the tests (at most 6 minutes on 2 cores)
