@@ -39,6 +39,8 @@ if(MERE_SHARED)
     install(TARGETS mere_shared)
 endif()
 
+# Relative to itself, so that the tree may be installed under any prefix and moved.
+file(RELATIVE_PATH MERE_PC_TO_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/mere.pc.in mere.pc @ONLY)
 if(TARGET mere)
     install(TARGETS mere)
