@@ -30,7 +30,15 @@ typedef enum Kind {
     AFFINE8_BF16,
 } Kind;
 
-enum { MAX_COLS = 8, MAX_ROWS = 4 };
+enum {
+    MAX_COLS = 8,
+    MAX_ROWS = 4,
+    /* Bytes that a stream is fetched ahead. The hardware's prefetcher starts anew in every 4 KiB
+     * page; with this two threads of a Sapphire Rapids read 20 % more (1B Q4_0 decode 25 to 30
+     * tok/s; 1, 2 and 4 KiB alike). Past the end of a row lies the next one, past the last row
+     * nothing that a prefetch minds. */
+    AHEAD = 2048,
+};
 
 #define RUN4(b) (b), (b) + 1, (b) + 2, (b) + 3
 #define RUN8(b) RUN4(b), RUN4((b) + 4)
@@ -462,6 +470,11 @@ static ALWAYS_INLINE void dots(Kind k, const Plan *plan, const RowView *w, int64
     }
     const int whole = w->k - w->k % step_elements(k);
     for (int o = 0; o < whole; o += step_elements(k), p += step_bytes(k)) {
+        UNROLL for (int i = 0; i < n_w; i++)
+        {
+            UNROLL for (int l = 0; l < (step_bytes(k) + 32) / 64; l++)
+                _mm_prefetch((const char *)(p + i * p_apart + AHEAD + 64 * l), _MM_HINT_T0);
+        }
         UNROLL for (int i = 0; i < n_w; i++)
             step(k, plan, p + i * p_apart, s + i * s_apart, o, false, x, xb, cols, acc + i * cols);
     }
