@@ -66,11 +66,11 @@ int kv_seq_pages(const KvGroup *g, int page_tokens, int n_tokens, int max_rows)
 
 int kv_pool_pages(const KvGroup *g, int page_tokens, int ctx, int slots, int max_rows)
 {
-    const int one = kv_seq_pages(g, page_tokens, ctx, max_rows);
-    if (g->window <= 0)
-        return one * slots;
-    const int window = (g->window + page_tokens - 1) / page_tokens + 1;
-    return (one + window) * slots;
+    int64_t each = kv_seq_pages(g, page_tokens, ctx, max_rows);
+    if (g->window > 0)
+        each += (g->window + page_tokens - 1) / page_tokens + 1;
+    /* A plan may be asked for what no machine holds: it has to say so, not wrap around. */
+    return (int)i64_min(each * slots, INT32_MAX);
 }
 
 static int count_nodes(const KvDesc *d)
@@ -81,7 +81,8 @@ static int count_nodes(const KvDesc *d)
     int64_t n = (int64_t)blocks * d->slots;
     for (int g = 0; g < d->desc.n_groups; g++)
         n = i64_max(n, d->desc.n_pages[g]);
-    return (int)n + 2 * d->slots + 16; /* root, salts, short blocks */
+    n += 2 * (int64_t)d->slots + 16; /* root, salts, short blocks */
+    return (int)i64_min(n, INT32_MAX);
 }
 
 static size_t block_bytes(const KvDesc *d)
