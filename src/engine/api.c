@@ -215,11 +215,10 @@ bool mere_info_read(MereStr model, MereInfo **info, MereError *err)
         return give_error(&own, err);
     }
     const double start = clock_ms();
-    bool ok = load_headers(NULL, model, NULL, &o->h, &own);
-    /* The files may be damaged in any way, and vanish while they are read. */
-    ok = ok && file_guard_install(&own);
-    ok = ok && load_tokenizer(o->h.ck, &o->h.arena, &o->tokenizer, &own) &&
-         info_fill(&o->h.arena, o->h.model, o->tokenizer, &o->info, &own);
+    /* The files may be cut while they are read. */
+    const bool ok = file_guard_install(&own) && load_headers(NULL, model, NULL, &o->h, &own) &&
+                    load_tokenizer(o->h.ck, &o->h.arena, &o->tokenizer, &own) &&
+                    info_fill(&o->h.arena, o->h.model, o->tokenizer, &o->info, &own);
     if (!ok) {
         mere_info_free(&o->info);
         return give_error(&own, err);

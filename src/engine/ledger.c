@@ -13,7 +13,8 @@ enum {
     SNAPSHOTS_MAX = 4096,
     SNAPSHOT_TOKENS = 1024,
     ECHO_BYTES = 8 << 20, /* logits that an echo request may hold */
-    ECHO_ROWS_MAX = 32
+    ECHO_ROWS_MAX = 32,
+    CTX_PLAIN = 8192 /* tokens of context that need no asking */
 };
 
 /* Event storage, request bodies, what the heap keeps of freed blocks. */
@@ -195,6 +196,22 @@ static void find_nearest(const LedgerInput *in, Choice want, MerePlan *plan)
     }
 }
 
+/* The context when none was asked for. A limit that the user set is used up; of what the machine
+ * has the cache beyond CTX_PLAIN tokens takes a quarter: it is claimed whole at load, and a context
+ * of 262,144 tokens would take the machine for a chat of a few hundred. */
+static int default_ctx(const LedgerInput *in, Choice c, const MerePlan *fixed)
+{
+    MerePlan budget = *fixed;
+    if (in->opt->limit_bytes == 0) {
+        const Choice plain = {(int)i64_min(c.ctx, CTX_PLAIN), c.slots, c.kv};
+        const uint64_t need = plan_terms(in, plain, &budget);
+        if (need <= fixed->limit_bytes)
+            budget.limit_bytes = need + (fixed->limit_bytes - need) / 4;
+    }
+    const int ctx = largest_ctx(in, c, &budget);
+    return ctx > 0 ? ctx : c.ctx;
+}
+
 static uint64_t machine_limit(uint64_t mapped)
 {
     const uint64_t have = osmem_available();
@@ -229,10 +246,8 @@ bool ledger_make(const LedgerInput *in, Ledger *out, Error *err)
                                                   : MERE_KV_F16};
     if (c.ctx < 1)
         return err_set(err, ERR_FORMAT, "%s: a context of %d tokens", in->model->doc, c.ctx);
-    if (opt->ctx == 0) {
-        const int ctx = largest_ctx(in, c, plan);
-        c.ctx = ctx > 0 ? ctx : c.ctx;
-    }
+    if (opt->ctx == 0)
+        c.ctx = default_ctx(in, c, plan);
     plan->fits = plan_terms(in, c, plan) <= plan->limit_bytes;
     if (plan->fits) {
         plan->nearest_ctx = c.ctx;

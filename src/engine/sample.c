@@ -84,12 +84,12 @@ double sample_random(uint64_t seed, uint64_t position)
     return (double)bits * 0x1p-53;
 }
 
-/* e^x for x <= 0, relative error below 2e-7; 0 below -87. Plain arithmetic, so every machine gives
- * the same bits. x = n ln2 + r with |r| <= ln2 / 2; ln2 in two parts. */
-static inline float exp_neg(float x)
+/* e^x for x <= 0, relative error below 2e-7; at and below -87 e^-87 (1e-38: nothing). Plain
+ * arithmetic without a branch, so every machine gives the same bits and loops over it become vector
+ * code. x = n ln2 + r with |r| <= ln2 / 2; ln2 in two parts. */
+static inline float exp_neg(float logit)
 {
-    if (!(x >= -87.0F))
-        return 0;
+    const float x = logit > -87.0F ? logit : -87.0F;
     const float t = x * 1.44269504F + 12582912.0F; /* 1.5 * 2^23: rounds to an integer */
     const float n = t - 12582912.0F;
     const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;

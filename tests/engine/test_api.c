@@ -676,6 +676,7 @@ static void a_file_cut_while_in_use(void **state)
 
 int main(void)
 {
+    json_setup(); /* before the fixtures read theirs */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_answers_are_the_references),
         cmocka_unit_test(echo_logits_are_the_references),

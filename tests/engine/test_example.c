@@ -7,6 +7,8 @@
 
 #include "support/tiny_fill.h"
 
+#include "base/json.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -54,6 +56,7 @@ static void it_says_what_is_wrong(void **state)
 
 int main(void)
 {
+    json_setup(); /* before the fixtures read theirs */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_generates),
         cmocka_unit_test(it_says_what_is_wrong),

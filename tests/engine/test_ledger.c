@@ -8,6 +8,7 @@
 
 #include "support/tiny_fill.h"
 
+#include "base/json.h"
 #include "engine/osmem.h"
 #include "mere.h"
 
@@ -221,6 +222,7 @@ static void the_system_is_asked(void **state)
 
 int main(void)
 {
+    json_setup(); /* before the fixtures read theirs */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_process_takes_what_was_planned),
         cmocka_unit_test(terms_follow_the_options),
