@@ -43,9 +43,9 @@ static void read_list(const json_t *obj, const char *key, int32_t *out, int n)
 static void tiny_open(Tiny *t, const char *name)
 {
     Error err;
-    Str text;
-    Tensor *tensors;
-    int64_t n;
+    Str text = {NULL, 0};
+    Tensor *tensors = NULL;
+    int64_t n = 0;
     *t = (Tiny){0};
     arena_init(&t->arena, "tiny");
     if (!tiny_fill(&t->arena, TEST_DATA, name, TEST_TMP, &t->dir, &err))
