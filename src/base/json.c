@@ -8,78 +8,107 @@
 
 /* jansson does not survive a failed allocation while it parses: some leak, some are reported as
  * syntax errors, one makes it write past its buffer. So a parse that runs out of memory does not
- * return into jansson: the hook jumps back to json_parse, which frees every block the parse had
- * taken. For this each block has a header that links it to the others of its parse. jansson's hooks
- * take no context, hence the thread-local. */
-typedef struct Block Block;
-struct Block {
-    Block *prev, *next; /* of the same parse; NULL once it has ended */
-};
-
+ * return into jansson: the hook jumps back to json_parse, which frees every block that the parse
+ * still held. Those are kept in a set, not linked through headers: blocks stay what malloc gave, so
+ * that a program which uses jansson beside this library may mix them. jansson's hooks take no
+ * context, hence the thread-local. */
 typedef struct Parse {
-    Block first; /* head of the ring of blocks */
+    void **slots;  /* open addressing, linear; NULL: free */
+    size_t n, cap; /* cap is a power of two, at least twice n */
     jmp_buf out_of_memory;
 } Parse;
 
 static _Thread_local Parse *parsing;
 
-static void *block_alloc(size_t bytes)
+static size_t slot_of(const Parse *p, const void *block)
 {
-    Block *b = bytes > SIZE_MAX - sizeof *b ? NULL : mem_alloc(sizeof *b + bytes);
-    if (!b) {
-        if (parsing)
-            longjmp(parsing->out_of_memory, 1);
-        return NULL;
-    }
-    b->prev = b->next = NULL;
-    if (parsing) {
-        b->prev = &parsing->first;
-        b->next = parsing->first.next;
-        b->next->prev = b;
-        parsing->first.next = b;
-    }
-    return b + 1;
+    const uint64_t h = (uint64_t)(uintptr_t)block * 0x9e3779b97f4a7c15U;
+    return (size_t)(h >> 32) & (p->cap - 1);
 }
 
-static void block_free(void *p)
+static void set_put(Parse *p, void *block)
 {
+    size_t i = slot_of(p, block);
+    while (p->slots[i])
+        i = (i + 1) & (p->cap - 1);
+    p->slots[i] = block;
+    p->n++;
+}
+
+static bool set_grow(Parse *p)
+{
+    const size_t old_cap = p->cap;
+    void **old = p->slots;
+    void **slots = mem_zalloc((old_cap ? old_cap * 2 : 64) * sizeof *slots);
+    if (!slots)
+        return false;
+    p->slots = slots;
+    p->cap = old_cap ? old_cap * 2 : 64;
+    p->n = 0;
+    for (size_t i = 0; i < old_cap; i++)
+        if (old[i])
+            set_put(p, old[i]);
+    mem_free(old);
+    return true;
+}
+
+/* Takes a block out and closes the gap, so that no search stops early. */
+static void set_remove(Parse *p, const void *block)
+{
+    const size_t mask = p->cap - 1;
+    size_t i = slot_of(p, block);
+    while (p->slots[i] && p->slots[i] != block)
+        i = (i + 1) & mask;
+    if (!p->slots[i])
+        return; /* taken before the parse */
+    p->n--;
+    for (size_t j = (i + 1) & mask; p->slots[j]; j = (j + 1) & mask) {
+        const size_t home = slot_of(p, p->slots[j]);
+        if (((j - home) & mask) >= ((j - i) & mask)) {
+            p->slots[i] = p->slots[j];
+            i = j;
+        }
+    }
+    p->slots[i] = NULL;
+}
+
+static void *hook_alloc(size_t bytes)
+{
+    Parse *p = parsing;
+    void *block = NULL;
+    if (!p || 2 * (p->n + 1) <= p->cap || set_grow(p))
+        block = mem_alloc(bytes);
     if (!p)
-        return;
-    Block *b = (Block *)p - 1;
-    if (b->next) {
-        b->prev->next = b->next;
-        b->next->prev = b->prev;
-    }
-    mem_free(b);
+        return block;
+    if (!block)
+        longjmp(p->out_of_memory, 1);
+    set_put(p, block);
+    return block;
 }
 
-static void parse_begin(Parse *p)
+static void hook_free(void *block)
 {
-    p->first.prev = p->first.next = &p->first;
-    parsing = p;
+    if (parsing && block && parsing->cap > 0)
+        set_remove(parsing, block);
+    mem_free(block);
 }
 
-/* Unlinks the blocks of a parse that went well, frees those of one that did not. */
 static void parse_end(Parse *p, bool keep)
 {
     parsing = NULL;
-    for (Block *b = p->first.next; b != &p->first;) {
-        Block *next = b->next;
-        b->prev = b->next = NULL;
-        if (!keep)
-            mem_free(b);
-        b = next;
-    }
+    for (size_t i = 0; i < p->cap && !keep; i++)
+        mem_free(p->slots[i]);
+    mem_free(p->slots);
 }
 
 void json_setup(void)
 {
-    json_set_alloc_funcs(block_alloc, block_free);
+    json_set_alloc_funcs(hook_alloc, hook_free);
 }
 
 void json_text_free(char *text)
 {
-    block_free(text);
+    mem_free(text);
 }
 
 /* jansson's own limit is 2048 levels; recursion in our walkers wants a smaller one. Strings are
@@ -114,8 +143,8 @@ json_t *json_parse(const char *doc, Str text, Error *err)
         return NULL;
     }
     json_error_t je;
-    Parse parse;
-    parse_begin(&parse);
+    Parse parse = {0};
+    parsing = &parse;
     if (setjmp(parse.out_of_memory) != 0) {
         parse_end(&parse, false);
         err_nomem(err, doc, text.len);
