@@ -60,19 +60,24 @@ static int32_t part_id(const Bpe *b, Str part)
     return vocab_find(b->vocab, part);
 }
 
-bool bpe_add_merge(Bpe *b, Str left, Str right, uint32_t rank, Error *err)
+/* Most results are the token of the merge before or the next one: that spares a third of the
+ * look-ups in a table that is larger than the cache. */
+static int32_t result_id(const Bpe *b, Str both)
+{
+    for (int32_t id = b->last; id <= b->last + 1; id++) {
+        if (vocab_has(b->vocab, id) && !(b->vocab->flags[id] & VOCAB_RAW) &&
+            str_eq(vocab_bytes(b->vocab, id), both))
+            return id;
+    }
+    return part_id(b, both);
+}
+
+bool bpe_add_merge(Bpe *b, Str both, size_t left_len, uint32_t rank, Error *err)
 {
     const char *doc = b->vocab->doc;
-    enum { BOTH_MAX = 4096 };
-    char both[BOTH_MAX];
-    if (left.len > BOTH_MAX || right.len > BOTH_MAX - left.len)
-        return err_set(err, ERR_FORMAT, "%s: merge %u makes a token of %zu bytes, at most %d", doc,
-                       rank, left.len + right.len, BOTH_MAX);
-    memcpy(both, left.ptr, left.len);
-    memcpy(both + left.len, right.ptr, right.len);
-    const int32_t l = part_id(b, left);
-    const int32_t r = part_id(b, right);
-    const int32_t id = part_id(b, (Str){both, left.len + right.len});
+    const int32_t l = part_id(b, (Str){both.ptr, left_len});
+    const int32_t r = part_id(b, (Str){both.ptr + left_len, both.len - left_len});
+    const int32_t id = result_id(b, both);
     if (l < 0 || r < 0 || id < 0)
         return err_set(err, ERR_FORMAT, "%s: merge %u: its %s is no token of the vocabulary", doc,
                        rank,
@@ -85,6 +90,7 @@ bool bpe_add_merge(Bpe *b, Str left, Str right, uint32_t rank, Error *err)
             return false;
         b->merges = merges;
     }
+    b->last = id;
     b->merges[b->n_merges++] = (BpePair){(uint32_t)l, (uint32_t)r, rank, (uint32_t)id + 1};
     return true;
 }
@@ -100,6 +106,11 @@ bool bpe_index(Arena *a, Bpe *b, Error *err)
     b->mask = size - 1;
     uint64_t probes = (uint64_t)b->n_merges * 32 + 1024; /* a fair hash needs two or three each */
     for (int64_t i = 0; i < b->n_merges; i++) {
+        enum { AHEAD = 12 }; /* slots on their way to the cache */
+        if (i + AHEAD < b->n_merges) {
+            const BpePair next = b->merges[i + AHEAD];
+            __builtin_prefetch(&b->pairs[pair_hash(next.left, next.right) & b->mask], 1);
+        }
         const BpePair m = b->merges[i];
         uint64_t at = pair_hash(m.left, m.right) & b->mask;
         while (b->pairs[at].id && (b->pairs[at].left != m.left || b->pairs[at].right != m.right)) {
@@ -354,7 +365,8 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
         slot->len = (uint8_t)piece.len;
         slot->n = (uint8_t)(w->n - from);
         memcpy(slot->key, piece.ptr, piece.len);
-        memcpy(slot->ids, w->ids + from, (size_t)slot->n * sizeof slot->ids[0]);
+        if (slot->n > 0)
+            memcpy(slot->ids, w->ids + from, (size_t)slot->n * sizeof slot->ids[0]);
     }
     return true;
 }

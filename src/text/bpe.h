@@ -9,6 +9,8 @@
 
 #include "text/vocab.h"
 
+enum { BPE_TOKEN_MAX = 4096 /* bytes of a merge's result */ };
+
 typedef struct BpePair {
     uint32_t left, right, rank;
     uint32_t id; /* joined token + 1; 0: free slot */
@@ -20,6 +22,7 @@ typedef struct Bpe {
     uint64_t mask;
     BpePair *merges; /* [n_merges], until bpe_index */
     int64_t n_merges, merges_cap;
+    int32_t last; /* result of the merge before: files list merges in the order of their tokens */
     int32_t byte_id[256]; /* -1: the vocabulary lacks this byte */
     int32_t unk;          /* for bytes that it lacks; -1: they are dropped, as the reference does */
     bool ignore_merges;   /* a piece that is itself a token is that token */
@@ -29,8 +32,8 @@ typedef struct Bpe {
 void bpe_init(Bpe *b, const Vocab *v);
 void bpe_free(Bpe *b); /* what is not in an arena */
 /* The merge of rank `rank`: left and right as bytes. A pair given twice keeps its last rank.
- * ERR_FORMAT: a part or the result is no token. */
-MUST_CHECK bool bpe_add_merge(Bpe *b, Str left, Str right, uint32_t rank, Error *err);
+ * `both` is left and right in a row. ERR_FORMAT: a part or the result is no token. */
+MUST_CHECK bool bpe_add_merge(Bpe *b, Str both, size_t left_len, uint32_t rank, Error *err);
 /* All merges are there: builds the table in `a`. */
 MUST_CHECK bool bpe_index(Arena *a, Bpe *b, Error *err);
 

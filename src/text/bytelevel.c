@@ -17,30 +17,34 @@ uint32_t bytelevel_char(uint8_t byte)
     return 0x121U + (byte - 0x7FU);
 }
 
+/* The byte of a code point from 0x80 on; -1: none. */
+static int byte_of(uint32_t cp)
+{
+    if (cp < 0x100)
+        return is_shown(cp) ? (int)cp : -1;
+    if (cp <= 0x120)
+        return (int)cp - 0x100;
+    if (cp <= 0x142)
+        return (int)cp - 0x121 + 0x7F;
+    return cp == 0x143 ? 0xAD : -1;
+}
+
 int64_t bytelevel_decode(Str text, char *out)
 {
-    int64_t n = 0;
+    char *const start = out;
     for (size_t i = 0; i < text.len; i++) {
         const uint32_t c = (unsigned char)text.ptr[i];
-        uint32_t cp = c;
-        if (c >= 0x80) {
-            if (c > 0xC5 || c < 0xC2 || i + 1 == text.len)
-                return -1;
-            cp = (c & 0x1FU) << 6 | ((unsigned char)text.ptr[++i] & 0x3FU);
+        if (c - 0x21U <= 0x7EU - 0x21U) { /* most of every vocabulary */
+            *out++ = (char)c;
+            continue;
         }
-        if (cp < 0x100) {
-            if (!is_shown(cp))
-                return -1;
-        } else if (cp <= 0x120) {
-            cp -= 0x100;
-        } else if (cp <= 0x142) {
-            cp = cp - 0x121 + 0x7F;
-        } else if (cp == 0x143) {
-            cp = 0xAD;
-        } else {
+        if (c < 0xC2 || c > 0xC5 || ++i == text.len)
             return -1;
-        }
-        out[n++] = (char)cp;
+        const uint32_t low = (unsigned char)text.ptr[i] ^ 0x80U;
+        const int byte = low < 0x40 ? byte_of((c & 0x1FU) << 6 | low) : -1;
+        if (byte < 0)
+            return -1;
+        *out++ = (char)byte;
     }
-    return n;
+    return out - start;
 }

@@ -44,7 +44,7 @@ bool detok_add_bytes(Detok *d, Str bytes, StrBuf *out, Error *err)
         d->n_held -= (int)used;
         memmove(d->held, copy + used, (size_t)d->n_held);
     }
-    if (d->n_held == 0) {
+    if (d->n_held == 0 && bytes.len > 0) {
         const size_t used = give(bytes, out);
         d->n_held = (int)(bytes.len - used);
         if (d->n_held > 0)

@@ -672,7 +672,7 @@ static bool parse_binary_rest(Parse *p, const BinaryOp *op, JinjaNode **io, Jinj
     JinjaNode *n = node(p, JN_BINARY);
     if (!n)
         return false;
-    n->op = op->op;
+    n->op = (uint8_t)op->op;
     n->a = *io;
     p->tok++;
     *io = n;
@@ -747,7 +747,7 @@ static bool compare_op(Parse *p, uint8_t *op)
                                    {"<=", JO_LE}, {">", JO_GT},  {">=", JO_GE}};
     const BinaryOp *found = binary_op(p, ops, COUNT_OF(ops));
     if (found) {
-        *op = found->op;
+        *op = (uint8_t)found->op;
         p->tok++;
         return true;
     }

@@ -265,7 +265,9 @@ static bool pick(Jinja *j, JinjaValue v, const JinjaCall *call, bool by_attr, bo
         return jinja_fail(j, "TypeError: a test's name must be a string");
     const Str name = tested ? jinja_text(call->pos[skip]) : (Str){"", 0};
     const int id = tested ? jinja_test_id(name) : -1;
-    const JinjaCall rest = {call->pos + skip + 1, call->n_pos - skip - 1, call->kw, call->n_kw};
+    JinjaCall rest = {0};
+    if (tested)
+        rest = (JinjaCall){call->pos + skip + 1, call->n_pos - skip - 1, call->kw, call->n_kw};
     if (!jinja_iterate(j, v, &items) || !jinja_list_new(j, JINJA_GEN, 0, out))
         return false;
     for (int64_t i = 0; i < items->n; i++) {

@@ -24,6 +24,21 @@ bool jsonscan_fail(const JsonScan *s, const char *what, Error *err)
 
 char jsonscan_peek(JsonScan *s)
 {
+    if (s->p < s->end && (unsigned char)*s->p > ' ') /* compact files */
+        return *s->p;
+    /* Pretty-printed ones: a newline and a run of blanks before each entry. */
+    if (s->p < s->end && *s->p == '\n')
+        s->p++;
+    uint64_t eight;
+    while (s->end - s->p >= 8) {
+        memcpy(&eight, s->p, 8);
+        eight ^= 0x2020202020202020U;
+        if (eight) {
+            s->p += *s->p == ' ';
+            break;
+        }
+        s->p += 8;
+    }
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r'))
         s->p++;
     return s->p < s->end ? *s->p : '\0';
@@ -128,13 +143,33 @@ static bool escape(JsonScan *s, Error *err)
     return true;
 }
 
+/* Past plain characters to the next quote or backslash, eight at a time; *high collects bytes from
+ * 0x80 on. */
+static const char *plain_run(const char *p, const char *end, uint64_t *high)
+{
+    const uint64_t ones = 0x0101010101010101U;
+    uint64_t word;
+    while (end - p >= 8) {
+        memcpy(&word, p, 8);
+        const uint64_t quote = word ^ ones * '"';
+        const uint64_t slash = word ^ ones * '\\';
+        if ((((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & ones << 7)
+            break;
+        *high |= word;
+        p += 8;
+    }
+    for (; p < end && *p != '"' && *p != '\\'; p++)
+        *high |= (unsigned char)*p;
+    return p;
+}
+
 bool jsonscan_string(JsonScan *s, Str *out, Error *err)
 {
     if (jsonscan_peek(s) != '"')
         return jsonscan_fail(s, "wanted a string", err);
     const char *run = ++s->p;
-    while (s->p < s->end && *s->p != '"' && *s->p != '\\')
-        s->p++;
+    uint64_t high = 0;
+    s->p = plain_run(s->p, s->end, &high);
     if (s->p == s->end)
         return jsonscan_fail(s, "the text ends inside a string", err);
     if (*s->p == '"') {
@@ -151,14 +186,14 @@ bool jsonscan_string(JsonScan *s, Str *out, Error *err)
             if (!escape(s, err))
                 return false;
             run = s->p;
-            while (s->p < s->end && *s->p != '"' && *s->p != '\\')
-                s->p++;
+            s->p = plain_run(s->p, s->end, &high);
         }
         if (!strbuf_check(&s->text, s->doc, err))
             return false;
         *out = strbuf_str(&s->text);
     }
-    if (utf8_valid_prefix(*out) != out->len)
+    /* Escapes give valid characters only. */
+    if ((high & 0x8080808080808080U) && utf8_valid_prefix(*out) != out->len)
         return jsonscan_fail(s, "a string is no valid UTF-8", err);
     return true;
 }

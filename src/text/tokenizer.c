@@ -21,46 +21,34 @@ bool tokenizer_new(Arena *a, const char *doc, Tokenizer **out, Error *err)
     return true;
 }
 
-/* The bytes of a text in the byte alphabet, in scratch. False: not of the alphabet, or `failed`. */
-static bool mapped(Str text, StrBuf *scratch, Str *bytes)
+bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err)
 {
-    strbuf_clear(scratch);
-    if (!strbuf_add(scratch, text.ptr, text.len))
-        return false;
-    const int64_t n = scratch->ptr ? bytelevel_decode(text, scratch->ptr) : 0;
-    if (n < 0)
-        return false;
-    *bytes = (Str){scratch->ptr ? scratch->ptr : "", (size_t)n};
-    return true;
+    char small[1024];
+    char *bytes = text.len <= sizeof small ? small : mem_alloc(text.len);
+    if (!bytes)
+        return err_nomem(err, t->vocab.doc, text.len);
+    const int64_t n = bytelevel_decode(text, bytes);
+    const bool ok = n >= 0 ? vocab_add(&t->vocab, id, (Str){bytes, (size_t)n}, 0, err)
+                           : vocab_add(&t->vocab, id, text, VOCAB_RAW, err);
+    if (bytes != small)
+        mem_free(bytes);
+    return ok;
 }
 
-bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, StrBuf *scratch, Error *err)
+bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, Error *err)
 {
-    Str bytes;
-    if (mapped(text, scratch, &bytes))
-        return vocab_add(&t->vocab, id, bytes, 0, err);
-    if (!strbuf_check(scratch, t->vocab.doc, err))
-        return false;
-    return vocab_add(&t->vocab, id, text, VOCAB_RAW, err);
-}
-
-bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, StrBuf *scratch,
-                         Error *err)
-{
-    strbuf_clear(scratch);
-    strbuf_add(scratch, left.ptr, left.len);
-    strbuf_add(scratch, right.ptr, right.len);
-    if (!strbuf_check(scratch, t->vocab.doc, err))
-        return false;
-    char *both = scratch->ptr;
-    const int64_t l = both ? bytelevel_decode(left, both) : -1;
+    char both[BPE_TOKEN_MAX];
+    if (left.len > sizeof both || right.len > sizeof both - left.len)
+        return err_set(err, ERR_FORMAT, "%s: merge %u has %zu bytes, at most %zu", t->vocab.doc,
+                       rank, left.len + right.len, sizeof both);
+    const int64_t l = bytelevel_decode(left, both);
     const int64_t r = l < 0 ? -1 : bytelevel_decode(right, both + l);
     if (l <= 0 || r <= 0)
         return err_set(err, ERR_FORMAT,
                        "%s: merge %u: \"%.*s %.*s\" is not written in the byte alphabet",
                        t->vocab.doc, rank, left.len < 40 ? (int)left.len : 40, left.ptr,
                        right.len < 40 ? (int)right.len : 40, right.ptr);
-    return bpe_add_merge(&t->bpe, (Str){both, (size_t)l}, (Str){both + l, (size_t)r}, rank, err);
+    return bpe_add_merge(&t->bpe, (Str){both, (size_t)(l + r)}, (size_t)l, rank, err);
 }
 
 void tokenizer_set_around(Tokenizer *t, int add_bos, int add_eos)

@@ -30,11 +30,9 @@ struct Tokenizer {
 MUST_CHECK bool tokenizer_new(Arena *a, const char *doc, Tokenizer **out, Error *err);
 /* A token of the model: its text in the byte alphabet, or outside it (then it stands for itself).
  */
-MUST_CHECK bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, StrBuf *scratch,
-                                    Error *err);
+MUST_CHECK bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err);
 /* A merge whose parts are in the byte alphabet. */
-MUST_CHECK bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank,
-                                    StrBuf *scratch, Error *err);
+MUST_CHECK bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, Error *err);
 /* BOS before (EOS after) as `add` says: 1 put it there unless it is, 0 take it away, -1 leave it.
  */
 void tokenizer_set_around(Tokenizer *t, int add_bos, int add_eos);

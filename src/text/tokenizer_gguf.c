@@ -138,7 +138,7 @@ static bool add_added(Arena *a, Tokenizer *t, const TokenizerGguf *g, Error *err
     return true;
 }
 
-static bool add_merges(Tokenizer *t, const TokenizerGguf *g, StrBuf *scratch, Error *err)
+static bool add_merges(Tokenizer *t, const TokenizerGguf *g, Error *err)
 {
     for (int64_t i = 0; i < g->n_merges; i++) {
         const Str m = g->merges[i];
@@ -151,7 +151,7 @@ static bool add_merges(Tokenizer *t, const TokenizerGguf *g, StrBuf *scratch, Er
                            (long long)i);
         const size_t l = (size_t)(gap - m.ptr);
         if (!tokenizer_add_merge(t, (Str){m.ptr, l}, (Str){gap + 1, m.len - l - 1}, (uint32_t)i,
-                                 scratch, err))
+                                 err))
             return false;
     }
     return true;
@@ -166,16 +166,16 @@ static bool check_id(const TokenizerGguf *g, const char *key, int id, Error *err
 }
 
 static bool build(Arena *a, const TokenizerGguf *g, const PreScheme *scheme, Tokenizer *t,
-                  StrBuf *scratch, Error *err)
+                  Error *err)
 {
     for (int64_t i = 0; i < g->n_tokens; i++) {
-        if (!tokenizer_add_token(t, i, g->tokens[i], scratch, err))
+        if (!tokenizer_add_token(t, i, g->tokens[i], err))
             return false;
     }
     if (!vocab_index(a, &t->vocab, err))
         return false;
     bpe_init(&t->bpe, &t->vocab);
-    if (!add_merges(t, g, scratch, err) || !add_added(a, t, g, err))
+    if (!add_merges(t, g, err) || !add_added(a, t, g, err))
         return false;
     t->bpe.ignore_merges = scheme->ignore_merges;
     for (int i = 0; i < STEPS_MAX && scheme->steps[i]; i++) {
@@ -219,11 +219,7 @@ bool tokenizer_gguf_open(Arena *a, const TokenizerGguf *g, Tokenizer **out, Erro
     Tokenizer *t;
     if (!tokenizer_new(a, g->doc, &t, err))
         return false;
-    StrBuf scratch;
-    strbuf_init(&scratch, (size_t)1 << 30);
-    const bool ok =
-        build(a, g, scheme, t, &scratch, err) && tokenizer_finish(a, t, kind, before, err);
-    strbuf_free(&scratch);
+    const bool ok = build(a, g, scheme, t, err) && tokenizer_finish(a, t, kind, before, err);
     if (!ok) {
         tokenizer_close(t);
         return false;

@@ -42,7 +42,7 @@ static bool read_vocab(Open *o, JsonScan *s, Error *err)
             break;
         int64_t id; /* reading it leaves the borrowed key alone */
         if (!jsonscan_uint(s, TOKENIZER_VOCAB_MAX - 1, &id, err) ||
-            !tokenizer_add_token(o->t, id, token, &o->scratch, err))
+            !tokenizer_add_token(o->t, id, token, err))
             return false;
     }
     if (!vocab_index(o->arena, &o->t->vocab, err))
@@ -56,7 +56,7 @@ static bool add_merge(Open *o, const JsonScan *s, Str left, Str right, int64_t *
 {
     if (*rank >= TOKENIZER_VOCAB_MAX)
         return jsonscan_fail(s, "too many merges", err);
-    return tokenizer_add_merge(o->t, left, right, (uint32_t)(*rank)++, &o->scratch, err);
+    return tokenizer_add_merge(o->t, left, right, (uint32_t)(*rank)++, err);
 }
 
 /* ["left", "right"] */

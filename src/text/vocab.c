@@ -43,7 +43,7 @@ static bool set_bytes(Vocab *v, int id, Str bytes, Error *err)
 {
     if (bytes.len > UINT32_MAX - v->blob_len)
         return err_set(err, ERR_FORMAT, "%s: the vocabulary has more than 4 GiB", v->doc);
-    if (v->blob_len + bytes.len > v->blob_cap) {
+    if (!v->blob || v->blob_len + bytes.len > v->blob_cap) {
         const size_t cap = (v->blob_len + bytes.len) * 2 + 4096;
         char *blob = mem_realloc(v->blob, cap);
         if (!blob)

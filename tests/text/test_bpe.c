@@ -53,8 +53,12 @@ static void build(Model *m, uint64_t seed, int n_merges)
     assert_true(vocab_index(&m->arena, &m->vocab, &err));
     bpe_init(&m->bpe, &m->vocab);
     for (int i = 0; i < m->n_merges; i++) {
-        if (!bpe_add_merge(&m->bpe, token(m, m->merges[i][0]), token(m, m->merges[i][1]),
-                           (uint32_t)i, &err))
+        char both[64];
+        const Str l = token(m, m->merges[i][0]);
+        const Str r = token(m, m->merges[i][1]);
+        memcpy(both, l.ptr, l.len);
+        memcpy(both + l.len, r.ptr, r.len);
+        if (!bpe_add_merge(&m->bpe, (Str){both, l.len + r.len}, l.len, (uint32_t)i, &err))
             fail_msg("%s", err.msg);
     }
     assert_true(bpe_index(&m->arena, &m->bpe, &err));
