@@ -54,6 +54,16 @@ int cli_flush(const Cli *c)
     return cli_fail(c, &err);
 }
 
+int cli_put(const Cli *c, StrBuf *b)
+{
+    Error err;
+    const bool ok = strbuf_check(b, "output", &err);
+    if (ok)
+        (void)fwrite(b->ptr, 1, b->len, stdout); /* cli_flush tells */
+    strbuf_free(b);
+    return ok ? cli_flush(c) : cli_fail(c, &err);
+}
+
 /* ---- options ---- */
 
 static bool set_device(Cli *c, Error *err)
@@ -136,7 +146,7 @@ static void progress(const Cli *c, const char *text)
     fputs("\r\033[K", stderr);
     if (text)
         term_write(stderr, str_from(text), true);
-    fflush(stderr);
+    (void)fflush(stderr);
 }
 
 bool cli_open_model(Cli *c, int *exit_code)

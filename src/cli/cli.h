@@ -28,6 +28,8 @@ int cli_fail_mere(const Cli *c, const MereError *err);
 void cli_note(const Cli *c, const char *fmt, ...) PRINTF(2, 3);
 /* After writing stdout: 0, or 1 with a message when it could not be written. */
 int cli_flush(const Cli *c);
+/* Writes what b holds to stdout and frees it; then as cli_flush. */
+int cli_put(const Cli *c, StrBuf *b);
 
 /* c->mere from the options. ERR_DEVICE: a device or KV format that is not there, with what is. */
 MUST_CHECK bool cli_options(Cli *c, Error *err);

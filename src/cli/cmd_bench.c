@@ -14,8 +14,7 @@ static int thread_count(const Cli *c)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static bool add_json(StrBuf *b, const Cli *c, const MereBench *q, const MereBenchResult *r,
-                     Error *err)
+static void add_json(StrBuf *b, const Cli *c, const MereBench *q, const MereBenchResult *r)
 {
     const MereStr device = mere_engine_device(c->engine);
     strbuf_add_cstr(b, "{\"schema_version\":1,\"model\":");
@@ -38,7 +37,6 @@ static bool add_json(StrBuf *b, const Cli *c, const MereBench *q, const MereBenc
                   cli_numerics(c), q->prompt, q->gen, q->depth, q->rows, q->reps, thread_count(c));
     jsonout_str(b, (Str){device.ptr, device.len});
     strbuf_add_cstr(b, "}\n");
-    return strbuf_check(b, "bench", err);
 }
 
 int cmd_bench(Cli *c)
@@ -81,9 +79,6 @@ int cmd_bench(Cli *c)
                q.rows == 1 ? "" : "s", r.bandwidth_share * 100, r.read_gb_s);
     StrBuf b;
     strbuf_init(&b, 1 << 16);
-    const bool ok = add_json(&b, c, &q, &r, &err);
-    if (ok)
-        fwrite(b.ptr, 1, b.len, stdout);
-    strbuf_free(&b);
-    return ok ? cli_flush(c) : cli_fail(c, &err);
+    add_json(&b, c, &q, &r);
+    return cli_put(c, &b);
 }

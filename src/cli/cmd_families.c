@@ -37,12 +37,7 @@ static int print_json(const Cli *c, const MereFamily *list, int n)
         strbuf_add_cstr(&b, "}");
     }
     strbuf_add_cstr(&b, "]\n");
-    Error err;
-    const bool ok = strbuf_check(&b, "families", &err);
-    if (ok)
-        fwrite(b.ptr, 1, b.len, stdout);
-    strbuf_free(&b);
-    return ok ? cli_flush(c) : cli_fail(c, &err);
+    return cli_put(c, &b);
 }
 
 int cmd_families(Cli *c)

@@ -56,12 +56,7 @@ static int print_json(const Cli *c, const MereInfo *info, const MerePlan *plan)
     } else {
         strbuf_add_cstr(&b, "null,\"ctx\":null}\n");
     }
-    Error err;
-    const bool ok = strbuf_check(&b, "info", &err);
-    if (ok)
-        fwrite(b.ptr, 1, b.len, stdout);
-    strbuf_free(&b);
-    return ok ? cli_flush(c) : cli_fail(c, &err);
+    return cli_put(c, &b);
 }
 
 static void line(const char *key, MereStr value)

@@ -27,12 +27,7 @@ static int print_json(const Cli *c, const MerePlan *p)
     else
         strbuf_printf(&b, "{\"ctx\":%d,\"slots\":%d,\"kv\":\"%s\"}}\n", p->nearest_ctx,
                       p->nearest_slots, cli_kv_name(p->nearest_kv));
-    Error err;
-    const bool ok = strbuf_check(&b, "plan", &err);
-    if (ok)
-        fwrite(b.ptr, 1, b.len, stdout);
-    strbuf_free(&b);
-    return ok ? cli_flush(c) : cli_fail(c, &err);
+    return cli_put(c, &b);
 }
 
 static void print_table(const MerePlan *p)

@@ -266,8 +266,13 @@ static void print_figures(const Run *r)
         cli_note(r->c, "the context of %d tokens is full", r->info.ctx);
 }
 
-static bool print_json(Run *r, Error *err)
+/* The exit code of writing it. */
+static int print_json(const Run *r)
 {
+    Error err;
+    if (!strbuf_check(&r->text, "answer", &err) || !strbuf_check(&r->ids, "answer", &err) ||
+        !strbuf_check(&r->logprobs, "answer", &err))
+        return cli_fail(r->c, &err);
     const MereUsage *u = &r->end.usage;
     MereStats st = {0};
     mere_stats(r->c->model, &st);
@@ -305,25 +310,15 @@ static bool print_json(Run *r, Error *err)
                   ",\"mapped_bytes\":%" PRIu64 "},\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n",
                   st.planned_bytes, st.peak_anon_bytes, st.mapped_bytes, cli_numerics(r->c),
                   r->end.seed);
-    const bool ok = strbuf_check(&r->text, "answer", err) && strbuf_check(&r->ids, "answer", err) &&
-                    strbuf_check(&r->logprobs, "answer", err) && strbuf_check(&b, "answer", err);
-    if (ok)
-        fwrite(b.ptr, 1, b.len, stdout);
-    strbuf_free(&b);
-    return ok;
+    return cli_put(r->c, &b);
 }
 
 static int finish(Run *r)
 {
     Cli *c = r->c;
-    Error err;
-    if (c->o.json) {
-        if (!print_json(r, &err))
-            return cli_fail(c, &err);
-    } else if (r->last && r->last != '\n') {
-        fputc('\n', stdout);
-    }
-    const int rc = cli_flush(c);
+    if (!c->o.json && r->last && r->last != '\n')
+        (void)fputc('\n', stdout);
+    const int rc = c->o.json ? print_json(r) : cli_flush(c);
     if (r->end.finish == MERE_FINISH_ERROR)
         return cli_fail_mere(c, &r->end.error);
     if (r->end.finish == MERE_FINISH_CANCELLED)
