@@ -15,6 +15,7 @@ ended "$pid" 0
 mere 0 run "$model" -t1 --raw -p 'hello world' -n 20 --json
 same "text served and text of mere run" "$served" "$(json text)"
 
+rm -f "$out"
 MERE_HOST=127.0.0.1:0 "$MERE" serve "$model" -t1 >"$out" 2>"$err" </dev/null &
 pid=$!
 started="$started $pid"

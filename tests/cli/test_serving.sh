@@ -3,6 +3,8 @@
 
 # start ARG...: in the background; sets pid and port.
 start() {
+    rm -f "$tmp/out" "$tmp/err" # what the last one wrote must not be read as this one's
+    : >"$tmp/out"
     "$MERE" serve "$@" >"$tmp/out" 2>"$tmp/err" &
     pid=$!
     port=
