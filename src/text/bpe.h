@@ -16,12 +16,15 @@ typedef struct BpePair {
     uint32_t id; /* joined token + 1; 0: free slot */
 } BpePair;
 
+typedef struct BpeQueue BpeQueue;
+
 typedef struct Bpe {
     const Vocab *vocab;
     BpePair *pairs; /* open addressing, in an arena */
     uint64_t mask;
     BpePair *merges; /* [n_merges], until bpe_index */
     int64_t n_merges, merges_cap;
+    BpeQueue *queue; /* merges whose tokens are still to be looked up, until bpe_index */
     int32_t last; /* result of the merge before: files list merges in the order of their tokens */
     int32_t byte_id[256]; /* -1: the vocabulary lacks this byte */
     int32_t unk;          /* for bytes that it lacks; -1: they are dropped, as the reference does */
@@ -32,9 +35,10 @@ typedef struct Bpe {
 void bpe_init(Bpe *b, const Vocab *v);
 void bpe_free(Bpe *b); /* what is not in an arena */
 /* The merge of rank `rank`: left and right as bytes. A pair given twice keeps its last rank.
- * `both` is left and right in a row. ERR_FORMAT: a part or the result is no token. */
+ * `both` is left and right in a row. ERR_FORMAT: a part or the result of this merge, or of one
+ * shortly before, is no token. */
 MUST_CHECK bool bpe_add_merge(Bpe *b, Str both, size_t left_len, uint32_t rank, Error *err);
-/* All merges are there: builds the table in `a`. */
+/* All merges are there: builds the table in `a`. Errors as bpe_add_merge. */
 MUST_CHECK bool bpe_index(Arena *a, Bpe *b, Error *err);
 
 typedef struct BpeSym {

@@ -34,7 +34,8 @@ char jsonscan_peek(JsonScan *s)
         memcpy(&eight, s->p, 8);
         eight ^= 0x2020202020202020U;
         if (eight) {
-            s->p += *s->p == ' ';
+            while (*s->p == ' ')
+                s->p++;
             break;
         }
         s->p += 8;
@@ -193,7 +194,7 @@ bool jsonscan_string(JsonScan *s, Str *out, Error *err)
         *out = strbuf_str(&s->text);
     }
     /* Escapes give valid characters only. */
-    if ((high & 0x8080808080808080U) && utf8_valid_prefix(*out) != out->len)
+    if (!s->loose && (high & 0x8080808080808080U) && utf8_valid_prefix(*out) != out->len)
         return jsonscan_fail(s, "a string is no valid UTF-8", err);
     return true;
 }
@@ -232,13 +233,13 @@ static bool skip_string(JsonScan *s, Error *err)
 
 bool jsonscan_skip(JsonScan *s, Str *raw, Error *err)
 {
-    char c = jsonscan_peek(s);
+    (void)jsonscan_peek(s); /* past the blanks */
     const char *from = s->p;
     int64_t depth = 0;
     do {
         if (s->p >= s->end)
             return jsonscan_fail(s, "the text ends inside a value", err);
-        c = *s->p;
+        const char c = *s->p;
         if (c == '"') {
             if (!skip_string(s, err))
                 return false;

@@ -13,6 +13,7 @@ typedef struct JsonScan {
     const char *doc;
     const char *start, *p, *end;
     bool first;  /* nothing was read yet in the container just entered */
+    bool loose;  /* strings may be no valid UTF-8: the reader checks them */
     StrBuf text; /* the last string, unescaped; used when it has escapes */
 } JsonScan;
 

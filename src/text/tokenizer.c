@@ -28,6 +28,12 @@ bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err)
     if (!bytes)
         return err_nomem(err, t->vocab.doc, text.len);
     const int64_t n = bytelevel_decode(text, bytes);
+    if (n < 0 && utf8_valid_prefix(text) != text.len) {
+        if (bytes != small)
+            mem_free(bytes);
+        return err_set(err, ERR_FORMAT, "%s: token %lld is no valid UTF-8", t->vocab.doc,
+                       (long long)id);
+    }
     const bool ok = n >= 0 ? vocab_add(&t->vocab, id, (Str){bytes, (size_t)n}, 0, err)
                            : vocab_add(&t->vocab, id, text, VOCAB_RAW, err);
     if (bytes != small)
@@ -45,9 +51,8 @@ bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, Error
     const int64_t r = l < 0 ? -1 : bytelevel_decode(right, both + l);
     if (l <= 0 || r <= 0)
         return err_set(err, ERR_FORMAT,
-                       "%s: merge %u: \"%.*s %.*s\" is not written in the byte alphabet",
-                       t->vocab.doc, rank, left.len < 40 ? (int)left.len : 40, left.ptr,
-                       right.len < 40 ? (int)right.len : 40, right.ptr);
+                       "%s: merge %u: a part is empty or not written in the byte alphabet",
+                       t->vocab.doc, rank);
     return bpe_add_merge(&t->bpe, (Str){both, (size_t)(l + r)}, (size_t)l, rank, err);
 }
 
@@ -71,8 +76,7 @@ void tokenizer_set_around(Tokenizer *t, int add_bos, int add_eos)
 
 bool tokenizer_finish(Arena *a, Tokenizer *t, const char *kind, size_t bytes_before, Error *err)
 {
-    if (!bpe_index(a, &t->bpe, err) || !vocab_freeze(a, &t->vocab, err) ||
-        !addedtok_build(&t->raw, t->vocab.doc, err) ||
+    if (!vocab_freeze(a, &t->vocab, err) || !addedtok_build(&t->raw, t->vocab.doc, err) ||
         !addedtok_build(&t->normalized, t->vocab.doc, err))
         return false;
     t->describe =

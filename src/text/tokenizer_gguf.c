@@ -175,7 +175,7 @@ static bool build(Arena *a, const TokenizerGguf *g, const PreScheme *scheme, Tok
     if (!vocab_index(a, &t->vocab, err))
         return false;
     bpe_init(&t->bpe, &t->vocab);
-    if (!add_merges(t, g, err) || !add_added(a, t, g, err))
+    if (!add_merges(t, g, err) || !bpe_index(a, &t->bpe, err) || !add_added(a, t, g, err))
         return false;
     t->bpe.ignore_merges = scheme->ignore_merges;
     for (int i = 0; i < STEPS_MAX && scheme->steps[i]; i++) {

@@ -33,6 +33,7 @@ static bool read_vocab(Open *o, JsonScan *s, Error *err)
                        o->doc);
     if (!jsonscan_open(s, '{', err))
         return false;
+    s->loose = true; /* the byte alphabet is a stricter test, and made anyway */
     for (;;) {
         bool more;
         Str token;
@@ -45,6 +46,7 @@ static bool read_vocab(Open *o, JsonScan *s, Error *err)
             !tokenizer_add_token(o->t, id, token, err))
             return false;
     }
+    s->loose = false;
     if (!vocab_index(o->arena, &o->t->vocab, err))
         return false;
     bpe_init(&o->t->bpe, &o->t->vocab);
@@ -89,6 +91,7 @@ static bool read_merges(Open *o, JsonScan *s, Error *err)
     if (!jsonscan_open(s, '[', err))
         return false;
     int64_t rank = 0;
+    s->loose = true;
     for (;;) {
         bool more;
         if (!jsonscan_item(s, &more, err))
@@ -117,8 +120,9 @@ static bool read_merges(Open *o, JsonScan *s, Error *err)
             return false;
         arena_rewind(o->arena, mark);
     }
+    s->loose = false;
     o->s.has_merges = true;
-    return true;
+    return bpe_index(o->arena, &o->t->bpe, err);
 }
 
 /* A key of "model" that changes the algorithm in a way that is not ours: only null, false, 0 or ""

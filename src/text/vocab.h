@@ -49,6 +49,18 @@ uint64_t vocab_hash(const char *s, size_t len);
 /* -1: none. `hash` is vocab_hash of the bytes. */
 int32_t vocab_find_hashed(const Vocab *v, const char *s, size_t len, uint64_t hash);
 int32_t vocab_find(const Vocab *v, Str bytes);
+/* Many look-ups at a time go faster when their memory is on its way before: step 0 the slot, then 1
+ * the token, then 2 its bytes. */
+static inline void vocab_prefetch(const Vocab *v, uint64_t hash, int step)
+{
+    const uint64_t *slot = &v->slots[hash & v->mask];
+    if (step == 0) {
+        __builtin_prefetch(slot);
+    } else if (*slot) {
+        const VocabToken *t = &v->tokens[(uint32_t)*slot - 1];
+        __builtin_prefetch(step == 1 ? (const void *)t : (const void *)(v->blob + t->off));
+    }
+}
 static inline Str vocab_bytes(const Vocab *v, int32_t id)
 {
     return (Str){v->blob + v->tokens[id].off, v->tokens[id].len};
