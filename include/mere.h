@@ -248,9 +248,9 @@ typedef struct MereSampling {
 typedef struct MereRequest {
     size_t size;
     /* One of: text, or ids. */
-    MereStr
-        prompt; /* text; tokenised with MERE_TOK_SPECIAL | (parse_special ? MERE_TOK_PARSE : 0) */
-    bool parse_special; /* set for rendered chat templates */
+    MereStr prompt;     /* text; tokenised with MERE_TOK_SPECIAL, or with MERE_TOK_PARSE alone: */
+    bool parse_special; /* set for rendered chat templates, which write bos and the like themselves
+                         */
     const int32_t *ids;
     int64_t n_ids;
     int32_t max_tokens; /* 0: until the context is full */

@@ -364,8 +364,9 @@ static bool prompt_ids(const MereModel *m, Arena *a, const MereRequest *r, Token
             memcpy(out->ids, r->ids, (size_t)r->n_ids * sizeof *r->ids);
         return out->ids != NULL;
     }
-    return encode(m, a, str_in(r->prompt),
-                  MERE_TOK_SPECIAL | (r->parse_special ? (uint32_t)MERE_TOK_PARSE : 0U), out, err);
+    /* A rendered template has written its own bos: adding one would give two. */
+    return encode(m, a, str_in(r->prompt), r->parse_special ? MERE_TOK_PARSE : MERE_TOK_SPECIAL,
+                  out, err);
 }
 
 static bool submit(MereModel *m, const MereRequest *req, uint64_t *id, Error *err)

@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { N_TOKENS = 25, N_PREFILL = 17, N_GREEDY = 16, VOCAB = 320 };
@@ -344,6 +345,48 @@ static void two_models_share_an_engine(void **state)
 }
 
 /* ---- text ---- */
+
+static int prompt_tokens(const Live *l, MereStr prompt, bool rendered)
+{
+    MereError err;
+    MereRequest req = MERE_REQUEST_INIT;
+    req.prompt = prompt;
+    req.parse_special = rendered;
+    req.max_tokens = 1;
+    uint64_t id;
+    if (!mere_submit(l->model, &req, &id, &err))
+        fail_msg("%s", err.msg);
+    MereEvent ev;
+    while (mere_next(l->engine, &ev, -1))
+        if (ev.type == MERE_EVENT_END)
+            break;
+    return ev.usage.prompt_tokens;
+}
+
+/* A template writes bos itself; plain text gets one where the tokenizer says so. */
+static void a_rendered_prompt_has_one_bos(void **state)
+{
+    (void)state;
+    static const char tmp[] = TEST_TMP "/bos";
+    Tiny t = {0};
+    Error err;
+    arena_init(&t.arena, "bos");
+    (void)mkdir(tmp, 0777);
+    if (!tiny_fill(&t.arena, TEST_DATA, "llama", tmp, &t.dir, &err))
+        fail_msg("%s", err.msg);
+    char *path = arena_printf(&t.arena, &err, "%s/tokenizer_config.json", t.dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{\"bos_token\": \"<|endoftext|>\", \"add_bos_token\": true}", f);
+    fclose(f);
+    const MereOptions o = options();
+    Live l = live_open(&t, &o);
+    const int plain = prompt_tokens(&l, MERE_STR("Hello"), false);
+    assert_int_equal(prompt_tokens(&l, MERE_STR("<|endoftext|>Hello"), true), plain);
+    assert_int_equal(prompt_tokens(&l, MERE_STR("Hello"), true), plain - 1);
+    live_close(&l);
+    arena_free(&t.arena);
+}
 
 static void text_goes_in_and_out(void **state)
 {
@@ -683,6 +726,7 @@ int main(void)
         cmocka_unit_test(clients_get_what_they_would_get_alone),
         cmocka_unit_test(two_models_share_an_engine),
         cmocka_unit_test(text_goes_in_and_out),
+        cmocka_unit_test(a_rendered_prompt_has_one_bos),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(measuring),
         cmocka_unit_test(closing_in_the_middle),

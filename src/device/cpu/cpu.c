@@ -98,24 +98,37 @@ static int64_t element_bytes(KvFormat f)
     return f == KV_FORMAT_F32 ? 4 : 2;
 }
 
+/* More than any machine has; sums of a few such sizes still fit 63 bits. */
+static const int64_t too_many_bytes = INT64_MAX / 4096;
+
+/* a * b of sizes, at most too_many_bytes: what a hostile configuration asks for must stay too much.
+ */
+static int64_t size_mul(int64_t a, int64_t b)
+{
+    int64_t c;
+    return __builtin_mul_overflow(a, b, &c) || c > too_many_bytes ? too_many_bytes : c;
+}
+
 /* Bytes of one layer of a group: K pages, then V pages. */
 static int64_t layer_bytes(const KvPoolDesc *d, int g, int64_t *v_offset)
 {
     const KvGroup *k = &d->groups[g];
-    const int64_t tokens = (int64_t)d->n_pages[g] * d->page_tokens[g] * k->n_kv_heads;
-    const int64_t kb = i64_round_up(tokens * k->head_dim * element_bytes(d->format), 64);
+    const int64_t slots = size_mul(size_mul(d->n_pages[g], d->page_tokens[g]), k->n_kv_heads);
+    const int64_t row = size_mul(slots, element_bytes(d->format));
+    const int64_t kb = i64_round_up(size_mul(row, k->head_dim), 64);
     if (v_offset)
         *v_offset = kb;
-    return kb + i64_round_up(tokens * k->v_dim * element_bytes(d->format), 64);
+    return kb + i64_round_up(size_mul(row, k->v_dim), 64);
 }
 
 static int64_t cpu_pool_bytes(const KvPoolDesc *d, int64_t *state_bytes)
 {
     int64_t sum = 0;
     for (int g = 0; g < d->n_groups; g++)
-        sum += layer_bytes(d, g, NULL) * d->groups[g].n_layers;
+        sum += size_mul(layer_bytes(d, g, NULL), d->groups[g].n_layers);
     if (state_bytes)
-        *state_bytes = i64_round_up(d->state_floats * d->n_states * (int64_t)sizeof(float), 64);
+        *state_bytes =
+            i64_round_up(size_mul(size_mul(d->state_floats, d->n_states), sizeof(float)), 64);
     return sum;
 }
 
