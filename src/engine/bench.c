@@ -35,17 +35,26 @@ typedef struct Reader {
     pthread_t thread;
 } Reader;
 
-/* Eight sums, so that loads and not additions set the pace. */
+/* Four streams far apart, fetched ahead: what the fastest kernels do, so that memory sets the pace.
+ */
 static uint64_t read_span(const uint8_t *p, int64_t n)
 {
-    uint64_t s[8] = {0};
-    uint64_t v[8];
-    for (; n >= 64; n -= 64, p += 64) {
-        memcpy(v, p, sizeof v);
-        for (int i = 0; i < 8; i++)
-            s[i] += v[i];
-    }
-    return s[0] ^ s[1] ^ s[2] ^ s[3] ^ s[4] ^ s[5] ^ s[6] ^ s[7];
+    enum { STREAMS = 4, LINE = 64, AHEAD = 2048 };
+    const int64_t part = n / STREAMS / LINE * LINE;
+    uint64_t s[LINE / 8] = {0};
+    uint64_t v[LINE / 8];
+    for (int64_t at = 0; at < part; at += LINE)
+        for (int i = 0; i < STREAMS; i++) {
+            const uint8_t *line = p + part * i + at;
+            __builtin_prefetch(line + AHEAD);
+            memcpy(v, line, sizeof v);
+            for (int j = 0; j < LINE / 8; j++)
+                s[j] += v[j];
+        }
+    uint64_t sum = 0;
+    for (int j = 0; j < LINE / 8; j++)
+        sum ^= s[j];
+    return sum;
 }
 
 /* This thread's share of every weight, as the device cuts them. Returns the bytes of all shares. */
@@ -76,7 +85,7 @@ static void *reader_main(void *arg)
 static double read_gb_s(MereModel *m)
 {
     Reader readers[READ_MAX_THREADS];
-    const int n = m->engine->threads < READ_MAX_THREADS ? m->engine->threads : READ_MAX_THREADS;
+    const int n = (int)i64_max(1, i64_min(m->engine->threads, READ_MAX_THREADS));
     double best = 0;
     for (int round = 0; round < READ_ROUNDS; round++) {
         const uint64_t t0 = clock_ns();

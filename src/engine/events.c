@@ -222,7 +222,7 @@ static bool wait_ready(Events *e, int timeout_ms)
 {
     struct timespec until;
     if (timeout_ms > 0) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += timeout_ms / 1000;
         until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
         if (until.tv_nsec >= 1000000000) {

@@ -114,7 +114,7 @@ static bool take_output(Request *q, Error *err)
 static uint64_t clock_seed(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
+    (void)clock_gettime(CLOCK_REALTIME, &t);
     const uint64_t now = (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
     uint64_t x = now ^ (now << 21) ^ (clock_ns() << 40);
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;

@@ -139,7 +139,7 @@ static bool assign(Jinja *j, const JinjaNode *target, JinjaValue value)
     if (target->kind == JN_NAME)
         return scope_set(j, target->name, value);
     if (target->kind == JN_ATTR) {
-        JinjaValue ns;
+        JinjaValue ns = {0};
         if (!lookup(j, target->a->name, &ns))
             return false;
         if (ns.type != JINJA_NAMESPACE)
@@ -205,7 +205,7 @@ static bool eval_args(Jinja *j, const JinjaArgNodes *args, JinjaValue caller, Ji
     const JinjaArgNodes none = {0};
     args = args ? args : &none;
     JinjaList *star = NULL;
-    JinjaValue v;
+    JinjaValue v = {0};
     JinjaValue more = {.type = JINJA_MISSING};
     if (args->star && (!eval(j, args->star, &v) || !jinja_iterate(j, v, &star)))
         return false;
@@ -288,7 +288,7 @@ static bool bind_macro(Jinja *j, const JinjaNode *m, const JinjaCall *call)
         if (!scope_set(j, p->name, v))
             return false;
     }
-    JinjaValue v;
+    JinjaValue v = {0};
     if (m->op & JINJA_USES_VARARGS) {
         if (!jinja_list_new(j, JINJA_TUPLE, 0, &v))
             return false;
@@ -304,7 +304,7 @@ static bool bind_macro(Jinja *j, const JinjaNode *m, const JinjaCall *call)
     }
     const Str caller = {"caller", 6};
     const bool takes_caller = (m->op & JINJA_USES_CALLER) && !is_param(m, caller);
-    JinjaValue rest;
+    JinjaValue rest = {0};
     if (!jinja_dict_new(j, JINJA_DICT, &rest))
         return false;
     v = (JinjaValue){.type = JINJA_UNDEFINED, .len = 6, .u.s = "caller"};
@@ -414,7 +414,7 @@ static bool call_function(Jinja *j, int function, const JinjaCall *call, JinjaVa
     case FN_RANGE:
         return make_range(j, call, out);
     case FN_RAISE_EXCEPTION: {
-        JinjaValue text;
+        JinjaValue text = {0};
         if (!jinja_bind(j, "raise_exception()", call, "message", 1, arg) ||
             !jinja_to_str(j, arg[0], &text))
             return false;
@@ -465,7 +465,7 @@ static bool loop_method(Jinja *j, const JinjaMethod *m, const JinjaCall *call, J
         *out = call->pos[loop->at % call->n_pos];
         return true;
     }
-    JinjaValue now;
+    JinjaValue now = {0};
     bool same = false;
     if (!jinja_list_new(j, JINJA_TUPLE, call->n_pos, &now))
         return false;
@@ -572,7 +572,7 @@ static bool eval_items(Jinja *j, const JinjaNode *n, JinjaType type, JinjaValue 
     if (!jinja_list_new(j, type, n->n_items, out))
         return false;
     for (int i = 0; i < n->n_items; i++) {
-        JinjaValue v;
+        JinjaValue v = {0};
         if (!eval(j, n->items[i], &v) || !jinja_list_push(j, out->u.list, v))
             return false;
     }
@@ -584,8 +584,8 @@ static bool eval_dict(Jinja *j, const JinjaNode *n, JinjaValue *out)
     if (!jinja_dict_new(j, JINJA_DICT, out))
         return false;
     for (int i = 0; i + 1 < n->n_items; i += 2) {
-        JinjaValue key;
-        JinjaValue value;
+        JinjaValue key = {0};
+        JinjaValue value = {0};
         if (!eval(j, n->items[i], &key) || !eval(j, n->items[i + 1], &value) ||
             !jinja_dict_set(j, out->u.dict, key, value))
             return false;
@@ -595,7 +595,7 @@ static bool eval_dict(Jinja *j, const JinjaNode *n, JinjaValue *out)
 
 static bool eval_slice(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
-    JinjaValue obj;
+    JinjaValue obj = {0};
     JinjaValue part[3];
     if (!eval(j, n->a, &obj))
         return false;
@@ -648,12 +648,12 @@ static bool compare_one(Jinja *j, JinjaOp op, JinjaValue a, JinjaValue b, bool *
 
 static bool eval_compare(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
-    JinjaValue left;
+    JinjaValue left = {0};
     bool yes = true;
     if (!eval(j, n->items[0], &left))
         return false;
     for (int i = 1; i < n->n_items && yes; i++) {
-        JinjaValue right;
+        JinjaValue right = {0};
         if (!eval(j, n->items[i], &right) ||
             !compare_one(j, (JinjaOp)n->ops[i - 1], left, right, &yes))
             return false;
@@ -667,7 +667,7 @@ static bool eval_concat(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
     JinjaValue sum = jinja_str("", 0);
     for (int i = 0; i < n->n_items; i++) {
-        JinjaValue v;
+        JinjaValue v = {0};
         if (!eval(j, n->items[i], &v) || !jinja_to_str(j, v, &v) ||
             !jinja_join_str(j, jinja_text(sum), jinja_text(v), &sum))
             return false;
@@ -678,7 +678,7 @@ static bool eval_concat(Jinja *j, const JinjaNode *n, JinjaValue *out)
 
 static bool eval_call(Jinja *j, const JinjaNode *n, JinjaValue caller, JinjaValue *out)
 {
-    JinjaValue callee;
+    JinjaValue callee = {0};
     JinjaCall call;
     if (!eval(j, n->a, &callee) || !eval_args(j, n->args, caller, &call))
         return false;
@@ -689,7 +689,7 @@ static bool eval_call(Jinja *j, const JinjaNode *n, JinjaValue caller, JinjaValu
 /* `text` is what a chain of filters without a subject is applied to. */
 static bool eval_filter(Jinja *j, const JinjaNode *n, const JinjaValue *text, JinjaValue *out)
 {
-    JinjaValue v;
+    JinjaValue v = {0};
     JinjaCall call;
     const JinjaValue no_caller = {.type = JINJA_MISSING};
     if (!n->a)
@@ -708,7 +708,7 @@ static bool eval_filter(Jinja *j, const JinjaNode *n, const JinjaValue *text, Ji
 
 static bool eval_test(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
-    JinjaValue v;
+    JinjaValue v = {0};
     JinjaCall call;
     bool yes;
     const JinjaValue no_caller = {.type = JINJA_MISSING};
@@ -721,8 +721,8 @@ static bool eval_test(Jinja *j, const JinjaNode *n, JinjaValue *out)
 
 static bool eval_binary(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
-    JinjaValue a;
-    JinjaValue b;
+    JinjaValue a = {0};
+    JinjaValue b = {0};
     if (!eval(j, n->a, &a) || !eval(j, n->b, &b))
         return false;
     j->line = n->line;
@@ -731,7 +731,7 @@ static bool eval_binary(Jinja *j, const JinjaNode *n, JinjaValue *out)
 
 static bool eval_cond(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
-    JinjaValue yes;
+    JinjaValue yes = {0};
     if (!eval(j, n->b, &yes))
         return false;
     if (jinja_truth(yes))
@@ -744,7 +744,7 @@ static bool eval_cond(Jinja *j, const JinjaNode *n, JinjaValue *out)
 
 static bool eval_node(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
-    JinjaValue v;
+    JinjaValue v = {0};
     switch (n->kind) {
     case JN_CONST:
         *out = n->value;
@@ -760,7 +760,7 @@ static bool eval_node(Jinja *j, const JinjaNode *n, JinjaValue *out)
     case JN_ATTR:
         return eval(j, n->a, &v) && jinja_attr(j, v, n->name, out);
     case JN_ITEM: {
-        JinjaValue key;
+        JinjaValue key = {0};
         return eval(j, n->a, &v) && eval(j, n->b, &key) && jinja_item(j, v, key, out);
     }
     case JN_SLICE:
@@ -830,7 +830,7 @@ static bool print_value(Jinja *j, JinjaValue v)
 static Flow exec_if(Jinja *j, const JinjaNode *n)
 {
     for (int i = 0; i + 1 < n->n_items; i += 2) {
-        JinjaValue v;
+        JinjaValue v = {0};
         if (!eval(j, n->items[i], &v))
             return FLOW_FAIL;
         if (jinja_truth(v))
@@ -842,11 +842,11 @@ static Flow exec_if(Jinja *j, const JinjaNode *n)
 /* The items that pass "if" of a for tag; each is tested in its own scope. */
 static bool filter_items(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaList **items)
 {
-    JinjaValue kept;
+    JinjaValue kept = {0};
     if (!jinja_list_new(j, JINJA_LIST, 0, &kept))
         return false;
     for (int64_t i = 0; i < (*items)->n; i++) {
-        JinjaValue yes;
+        JinjaValue yes = {0};
         j->scope = outer;
         if (!scope_push(j) || !assign(j, n->a, (*items)->at[i]) || !eval(j, n->c, &yes))
             return false;
@@ -896,7 +896,7 @@ static bool run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue
 static bool exec_set_block(Jinja *j, const JinjaNode *n)
 {
     JinjaScope *const outer = j->scope;
-    JinjaValue text;
+    JinjaValue text = {0};
     if (!scope_push(j) || !capture(j, n->body, &text))
         return false;
     j->scope = outer;
@@ -908,7 +908,7 @@ static bool exec_set_block(Jinja *j, const JinjaNode *n)
 static bool exec_filter_block(Jinja *j, const JinjaNode *n)
 {
     JinjaScope *const outer = j->scope;
-    JinjaValue text;
+    JinjaValue text = {0};
     if (!scope_push(j) || !capture(j, n->body, &text) || !eval_filter(j, n->a, &text, &text))
         return false;
     j->scope = outer;
@@ -933,7 +933,7 @@ static bool exec_with(Jinja *j, const JinjaNode *n)
         return false;
     inner = j->scope;
     for (int i = 0; i + 1 < n->n_items; i += 2) { /* values do not see each other */
-        JinjaValue v;
+        JinjaValue v = {0};
         j->scope = outer;
         if (!eval(j, n->items[i + 1], &v))
             return false;
@@ -960,7 +960,7 @@ static Flow exec_block(Jinja *j, const JinjaNode *n)
 
 static bool exec_simple(Jinja *j, const JinjaNode *n)
 {
-    JinjaValue v;
+    JinjaValue v = {0};
     switch (n->kind) {
     case JN_TEXT:
         return put(j, n->name);
@@ -975,7 +975,7 @@ static bool exec_simple(Jinja *j, const JinjaNode *n)
     case JN_MACRO:
         return make_macro(j, n, &v) && scope_set(j, n->name, v);
     case JN_CALL_BLOCK: {
-        JinjaValue caller;
+        JinjaValue caller = {0};
         return make_macro(j, n, &caller) && eval_call(j, n->a, caller, &v) && print_value(j, v);
     }
     case JN_FILTER_BLOCK:

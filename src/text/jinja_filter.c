@@ -22,7 +22,7 @@ static bool no_args(Jinja *j, const char *what, const JinjaCall *call)
 static bool case_filter(Jinja *j, JinjaValue v, JinjaCase how, const JinjaCall *call,
                         JinjaValue *out)
 {
-    JinjaValue s;
+    JinjaValue s = {0};
     return no_args(j, "this filter", call) && jinja_to_str(j, v, &s) &&
            jinja_case(j, jinja_text(s), how, out);
 }
@@ -87,7 +87,7 @@ static bool escape_html(Jinja *j, Str s, JinjaValue *out)
 
 static bool f_escape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
-    JinjaValue s;
+    JinjaValue s = {0};
     if (!no_args(j, "escape", call) || !jinja_to_str(j, v, &s))
         return false;
     if (s.flags & JINJA_SAFE) {
@@ -99,7 +99,7 @@ static bool f_escape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
 
 static bool f_forceescape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
-    JinjaValue s;
+    JinjaValue s = {0};
     return no_args(j, "forceescape", call) && jinja_to_str(j, v, &s) &&
            escape_html(j, jinja_text(s), out);
 }
@@ -107,7 +107,7 @@ static bool f_forceescape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaVa
 static bool f_trim(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
-    JinjaValue s;
+    JinjaValue s = {0};
     Str chars;
     if (!jinja_bind(j, "trim", call, "chars", 0, arg) || !jinja_to_str(j, v, &s) ||
         !jinja_bound_str(j, "trim", arg[0], (Str){NULL, 0}, &chars) ||
@@ -121,9 +121,9 @@ static bool f_trim(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *ou
 static bool f_replace(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
-    JinjaValue s;
-    JinjaValue from;
-    JinjaValue to;
+    JinjaValue s = {0};
+    JinjaValue from = {0};
+    JinjaValue to = {0};
     int64_t count;
     return jinja_bind(j, "replace", call, "old new count", 2, arg) && jinja_to_str(j, v, &s) &&
            jinja_to_str(j, arg[0], &from) && jinja_to_str(j, arg[1], &to) &&
@@ -134,9 +134,9 @@ static bool f_replace(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue 
 static bool f_indent(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
-    JinjaValue s;
-    JinjaValue lines;
-    JinjaValue pad;
+    JinjaValue s = {0};
+    JinjaValue lines = {0};
+    JinjaValue pad = {0};
     if (!jinja_bind(j, "indent", call, "width first blank", 0, arg) || !jinja_to_str(j, v, &s))
         return false;
     if (arg[0].type == JINJA_STR) {
@@ -154,7 +154,7 @@ static bool f_indent(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
     jinja_buf(j, &b);
     strbuf_add(&b, s.u.s, s.len);
     strbuf_add_cstr(&b, "\n");
-    JinjaValue whole;
+    JinjaValue whole = {0};
     if (!jinja_take_buf(j, &b, &whole) || !jinja_splitlines(j, jinja_text(whole), false, &lines))
         return false;
     jinja_buf(j, &b);
@@ -174,7 +174,7 @@ static bool f_indent(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
 static bool f_center(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
-    JinjaValue s;
+    JinjaValue s = {0};
     int64_t width;
     return jinja_bind(j, "center", call, "width", 0, arg) && jinja_to_str(j, v, &s) &&
            jinja_bound_int(j, arg[0], 80, &width) &&
@@ -184,7 +184,7 @@ static bool f_center(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
 static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
-    JinjaValue text;
+    JinjaValue text = {0};
     int64_t length;
     int64_t leeway;
     int64_t n;
@@ -217,7 +217,7 @@ static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
 
 static bool f_wordcount(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
-    JinjaValue s;
+    JinjaValue s = {0};
     if (!no_args(j, "wordcount", call) || !jinja_to_str(j, v, &s) || !jinja_step(j, s.len / 4))
         return false;
     int64_t n = 0;
@@ -225,7 +225,7 @@ static bool f_wordcount(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
     for (size_t i = 0; i < s.len;) { /* runs of \w */
         const size_t len = utf8_step(s.u.s[i]);
         const JinjaMethod m = {jinja_str(s.u.s + i, len), {"isalnum", 7}};
-        JinjaValue is;
+        JinjaValue is = {0};
         if (!jinja_method_call(j, &m, &(JinjaCall){0}, &is))
             return false;
         const bool word = is.u.b || s.u.s[i] == '_';
@@ -239,7 +239,7 @@ static bool f_wordcount(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
 
 static bool f_urlencode(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
-    JinjaValue s;
+    JinjaValue s = {0};
     if (!no_args(j, "urlencode", call))
         return false;
     if (v.type == JINJA_DICT || jinja_is_seq(v))
@@ -262,8 +262,8 @@ static bool f_urlencode(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
 
 static bool f_striptags(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
-    JinjaValue s;
-    JinjaValue words;
+    JinjaValue s = {0};
+    JinjaValue words = {0};
     if (!no_args(j, "striptags", call) || !jinja_to_str(j, v, &s))
         return false;
     StrBuf b;
@@ -278,7 +278,7 @@ static bool f_striptags(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
         }
         strbuf_add(&b, s.u.s + i, 1);
     }
-    JinjaValue bare;
+    JinjaValue bare = {0};
     if (!jinja_take_buf(j, &b, &bare) || !jinja_step(j, s.len) ||
         !jinja_split(j, jinja_text(bare), (Str){NULL, 0}, -1, false, &words))
         return false;
@@ -293,8 +293,8 @@ static bool f_striptags(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
 
 static bool f_format(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
-    JinjaValue s;
-    JinjaValue args;
+    JinjaValue s = {0};
+    JinjaValue args = {0};
     if (!jinja_to_str(j, v, &s))
         return false;
     if (call->n_pos && call->n_kw)
@@ -498,7 +498,7 @@ static bool f_attr(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *ou
     if (v.type == JINJA_DICT && jinja_dict_find(v.u.dict, name)) { /* keys do not count */
         *out = jinja_undef_attr(v, name);
         const JinjaValue bare = {.type = JINJA_DICT, .u.dict = &(JinjaDict){0}};
-        JinjaValue method;
+        JinjaValue method = {0};
         if (!jinja_attr(j, bare, name, &method))
             return false;
         return method.type == JINJA_METHOD ? jinja_attr(j, v, name, out) : true;

@@ -215,7 +215,7 @@ static bool format_float(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
 
 static bool format_str(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
 {
-    JinjaValue text;
+    JinjaValue text = {0};
     if (!jinja_to_str(j, v, &text))
         return false;
     Str body = jinja_text(text);
@@ -327,7 +327,7 @@ static bool percent_one(Jinja *j, StrBuf *b, const char **at, const char *end, P
     case 'a': {
         StrBuf text;
         jinja_buf(j, &text);
-        JinjaValue repr;
+        JinjaValue repr = {0};
         if (!jinja_write(j, &text, v, true)) {
             strbuf_free(&text);
             return false;
@@ -456,7 +456,7 @@ static bool expand_spec(Jinja *j, Str spec, const JinjaCall *call, int *next, Ji
         if (!open)
             break;
         const char *close = memchr(open, '}', spec.len - at);
-        JinjaValue v;
+        JinjaValue v = {0};
         if (!close ||
             !field_value(j, (Str){open + 1, (size_t)(close - open) - 1}, call, next, &v) ||
             !jinja_write(j, &b, v, false)) {
@@ -482,7 +482,7 @@ static bool format_field(Jinja *j, StrBuf *b, Str text, const JinjaCall *call, i
         conversion = text.ptr[text.len - 1];
         text.len -= 2;
     }
-    JinjaValue v;
+    JinjaValue v = {0};
     if (!field_value(j, text, call, next, &v))
         return false;
     if (conversion == 'r' || conversion == 'a' || conversion == 's') {
@@ -497,7 +497,7 @@ static bool format_field(Jinja *j, StrBuf *b, Str text, const JinjaCall *call, i
     } else if (conversion) {
         return jinja_fail(j, "ValueError: Unknown conversion specifier");
     }
-    JinjaValue expanded;
+    JinjaValue expanded = {0};
     if (spec.len && memchr(spec.ptr, '{', spec.len)) {
         if (!expand_spec(j, spec, call, next, &expanded))
             return false;

@@ -191,7 +191,7 @@ bool jinja_slice(Jinja *j, JinjaValue obj, const JinjaValue part[3], JinjaValue 
         return jinja_step(j, obj.len / 16);
     }
     JinjaList *items;
-    JinjaValue list;
+    JinjaValue list = {0};
     if (!jinja_iterate(j, obj, &items) ||
         !jinja_list_new(j, obj.type == JINJA_TUPLE ? JINJA_TUPLE : JINJA_LIST, 0, &list))
         return false;
@@ -233,7 +233,7 @@ static bool affix(Jinja *j, Str s, bool at_end, const JinjaCall *call, JinjaValu
         const JinjaValue part[3] = {arg[1].type == JINJA_MISSING ? jinja_none() : arg[1],
                                     arg[2].type == JINJA_MISSING ? jinja_none() : arg[2],
                                     jinja_none()};
-        JinjaValue cut;
+        JinjaValue cut = {0};
         if (!jinja_slice(j, jinja_str(s.ptr, s.len), part, &cut))
             return false;
         s = jinja_text(cut);
@@ -288,7 +288,7 @@ static bool join(Jinja *j, Str sep, const JinjaCall *call, JinjaValue *out)
 static bool partition(Jinja *j, Str s, bool last, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
-    JinjaValue parts;
+    JinjaValue parts = {0};
     Str sep;
     if (!jinja_bind(j, "partition()", call, "sep", 1, arg) ||
         !want_str(j, "partition()", arg[0], &sep))
@@ -413,7 +413,7 @@ static bool zfill(Jinja *j, Str s, const JinjaCall *call, JinjaValue *out)
         return false;
     const bool sign = s.len > 0 && (s.ptr[0] == '-' || s.ptr[0] == '+');
     const Str body = {s.ptr + sign, s.len - sign};
-    JinjaValue padded;
+    JinjaValue padded = {0};
     if (!jinja_pad(j, body, width - sign, (Str){"0", 1}, JINJA_LEFT, &padded))
         return false;
     if (!sign) {
@@ -613,7 +613,7 @@ bool jinja_items(Jinja *j, const JinjaDict *d, JinjaValue *out)
     if (!jinja_list_new(j, JINJA_LIST, d->n, out) || !jinja_step(j, d->n))
         return false;
     for (int64_t i = 0; i < d->n; i++) {
-        JinjaValue pair;
+        JinjaValue pair = {0};
         if (!jinja_list_new(j, JINJA_TUPLE, 2, &pair))
             return false;
         pair.u.list->at[0] = d->at[i].key;

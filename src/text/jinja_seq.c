@@ -45,14 +45,14 @@ static bool item_key(Jinja *j, JinjaValue v, JinjaValue attribute, bool case_sen
 static bool sort_key(Jinja *j, JinjaValue v, JinjaValue attribute, bool case_sensitive,
                      JinjaValue *out)
 {
-    JinjaValue names;
+    JinjaValue names = {0};
     if (attribute.type != JINJA_STR || !memchr(attribute.u.s, ',', attribute.len))
         return item_key(j, v, attribute, case_sensitive, out);
     if (!jinja_split(j, jinja_text(attribute), (Str){",", 1}, -1, false, &names) ||
         !jinja_list_new(j, JINJA_LIST, names.u.list->n, out))
         return false;
     for (int64_t i = 0; i < names.u.list->n; i++) {
-        JinjaValue part;
+        JinjaValue part = {0};
         if (!item_key(j, v, names.u.list->at[i], case_sensitive, &part) ||
             !jinja_list_push(j, out->u.list, part))
             return false;
@@ -123,7 +123,7 @@ bool jinja_seq_dictsort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
     Str by;
-    JinjaValue pairs;
+    JinjaValue pairs = {0};
     Keyed *at;
     if (!jinja_bind(j, "dictsort", call, "case_sensitive by reverse", 0, arg) ||
         !jinja_bound_str(j, "dictsort", arg[1], (Str){"key", 3}, &by))
@@ -157,7 +157,7 @@ static bool extreme(Jinja *j, JinjaValue v, const JinjaCall *call, bool max, Jin
         return false;
     *out = jinja_undef_attr(v, (Str){"0", 1}); /* of an empty sequence */
     for (int64_t i = 0; i < items->n; i++) {
-        JinjaValue key;
+        JinjaValue key = {0};
         bool better = i == 0;
         if (!jinja_step(j, 1) || !item_key(j, items->at[i], arg[1], jinja_truth(arg[0]), &key))
             return false;
@@ -186,13 +186,13 @@ bool jinja_seq_unique(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue 
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
     JinjaList *items;
-    JinjaValue seen;
+    JinjaValue seen = {0};
     if (!jinja_bind(j, "unique", call, "case_sensitive attribute", 0, arg) ||
         !jinja_iterate(j, v, &items) || !jinja_dict_new(j, JINJA_DICT, &seen) ||
         !jinja_list_new(j, JINJA_GEN, 0, out))
         return false;
     for (int64_t i = 0; i < items->n; i++) {
-        JinjaValue key;
+        JinjaValue key = {0};
         JinjaValue *found;
         if (!jinja_step(j, 1) || !item_key(j, items->at[i], arg[1], jinja_truth(arg[0]), &key) ||
             !jinja_dict_get(j, seen.u.dict, key, &found))
@@ -225,9 +225,9 @@ bool jinja_seq_groupby(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
         if (i > 0 && !jinja_equal(j, at[i - 1].key, at[i].key, &same))
             return false;
         if (!same) {
-            JinjaValue pair;
-            JinjaValue list;
-            JinjaValue name;
+            JinjaValue pair = {0};
+            JinjaValue list = {0};
+            JinjaValue name = {0};
             if (!jinja_list_new(j, JINJA_TUPLE, 2, &pair) ||
                 !jinja_list_new(j, JINJA_LIST, 0, &list) ||
                 !get_path(j, at[i].value, arg[0], &name))
@@ -315,7 +315,7 @@ bool jinja_seq_map(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *ou
         if (!jinja_bind(j, "map", call, "attribute default", 1, arg))
             return false;
         for (int64_t i = 0; i < items->n; i++) {
-            JinjaValue got;
+            JinjaValue got = {0};
             if (!jinja_step(j, 1) || !get_path(j, items->at[i], arg[0], &got))
                 return false;
             if (got.type == JINJA_UNDEFINED && arg[1].type != JINJA_MISSING)
@@ -333,7 +333,7 @@ bool jinja_seq_map(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *ou
     if (!jinja_enter(j)) /* map may name map */
         return false;
     for (int64_t i = 0; i < items->n; i++) {
-        JinjaValue got;
+        JinjaValue got = {0};
         if (!jinja_step(j, 1) || !jinja_filter(j, id, name, items->at[i], &rest, &got) ||
             !jinja_list_push(j, out->u.list, got))
             return false;
@@ -485,7 +485,7 @@ bool jinja_seq_batch(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
     if (size < 1 || size > INT32_MAX)
         size = items->n ? items->n : 1; /* the reference never cuts then */
     for (int64_t i = 0; i < items->n; i += size) {
-        JinjaValue piece;
+        JinjaValue piece = {0};
         const int64_t end = i64_min(i + size, items->n);
         if (!piece_of(j, items, i, end, &piece))
             return false;
@@ -515,7 +515,7 @@ bool jinja_seq_slice(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
     const int64_t more = items->n % slices;
     int64_t at = 0;
     for (int64_t s = 0; s < slices; s++) {
-        JinjaValue piece;
+        JinjaValue piece = {0};
         const int64_t n = each + (s < more);
         if (!jinja_step(j, 1) || !piece_of(j, items, at, at + n, &piece))
             return false;

@@ -198,8 +198,8 @@ static bool test_divisibleby(Jinja *j, JinjaValue v, const JinjaValue *arg, bool
 
 static bool test_case(Jinja *j, JinjaValue v, const char *method, bool *out)
 {
-    JinjaValue text;
-    JinjaValue is;
+    JinjaValue text = {0};
+    JinjaValue is = {0};
     const JinjaCall none = {0};
     if (!jinja_to_str(j, v, &text))
         return false;

@@ -213,7 +213,7 @@ static bool hash_key(Jinja *j, JinjaValue key, uint64_t *out)
             return false;
         uint64_t h = 77;
         for (int64_t i = 0; i < key.u.list->n; i++) {
-            uint64_t part;
+            uint64_t part = 0;
             if (!jinja_step(j, 1) || !hash_key(j, key.u.list->at[i], &part))
                 return false;
             h = (h ^ part) * 0x9E3779B97F4A7C15U;
@@ -241,7 +241,7 @@ static bool hash_key(Jinja *j, JinjaValue key, uint64_t *out)
 static bool dict_find_slot(Jinja *j, const JinjaDict *d, JinjaValue key, int64_t *pair,
                            uint64_t *slot)
 {
-    uint64_t h;
+    uint64_t h = 0;
     if (!hash_key(j, key, &h))
         return false;
     bool same = false;
@@ -364,7 +364,7 @@ bool jinja_from_json(Jinja *j, const json_t *v, JinjaValue *out)
              it = json_object_iter_next((json_t *)(uintptr_t)v, it)) {
             const JinjaValue key =
                 jinja_str(json_object_iter_key(it), json_object_iter_key_len(it));
-            JinjaValue value;
+            JinjaValue value = {0};
             ok = jinja_from_json(j, json_object_iter_value(it), &value) &&
                  jinja_dict_set(j, out->u.dict, key, value);
         }
@@ -374,7 +374,7 @@ bool jinja_from_json(Jinja *j, const json_t *v, JinjaValue *out)
         const size_t n = json_array_size(v);
         ok = jinja_list_new(j, JINJA_LIST, (int64_t)n, out);
         for (size_t i = 0; ok && i < n; i++) {
-            JinjaValue item;
+            JinjaValue item = {0};
             ok = jinja_from_json(j, json_array_get(v, i), &item) &&
                  jinja_list_push(j, out->u.list, item);
         }
@@ -498,7 +498,7 @@ bool jinja_to_int(Jinja *j, JinjaValue v, int64_t *out)
 
 bool jinja_iterate(Jinja *j, JinjaValue v, JinjaList **out)
 {
-    JinjaValue made;
+    JinjaValue made = {0};
     switch ((JinjaType)v.type) {
     case JINJA_LIST:
     case JINJA_TUPLE:
@@ -714,7 +714,8 @@ bool jinja_contains(Jinja *j, JinjaValue box, JinjaValue item, bool *out)
     if (!jinja_is_seq(box) && box.type != JINJA_UNDEFINED)
         return jinja_fail(j, "TypeError: argument of type '%s' is not iterable",
                           jinja_type_name(box));
-    JinjaList *l;
+    JinjaList none = {0};
+    JinjaList *l = &none;
     if (!jinja_iterate(j, box, &l))
         return false;
     for (int64_t i = 0; i < l->n && !*out; i++) {

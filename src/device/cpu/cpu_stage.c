@@ -98,8 +98,9 @@ static void run_op(const Program *p, const Op *op, int r0, int n, int thread)
     const CpuKernels *k = &p->dev->kernels;
     const Value *out = &p->plan->values[op->out];
     const RowSpan y = span_of(p, op, op->out, r0, thread);
-    RowSpan a = {0};
-    RowSpan b = {0};
+    /* Ops without these inputs do not look at them. */
+    RowSpan a = y;
+    RowSpan b = y;
     if (op->in[0] >= 0 && op->kind != OP_OUT_ROWS)
         a = span_of(p, NULL, op->in[0], r0, thread);
     if (op->in[1] >= 0)
