@@ -166,7 +166,7 @@ static int by_value(const void *a, const void *b)
 
 static bool parse(int argc, char **argv, Args *a)
 {
-    *a = (Args){.tokens = 4096, .max_mean = INFINITY};
+    *a = (Args){.tokens = 4096, .max_mean = HUGE_VAL};
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] != '-')
             a->model = argv[i];

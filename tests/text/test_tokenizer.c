@@ -489,8 +489,8 @@ static TokenizerGguf make_gguf(Str *tokens, int32_t *types, Str *merges)
         types[i] = 1;
     }
     static const char *const more[] = {"ab",
-                                       "\xC4\xA0"
-                                       "a",
+                                       ("\xC4\xA0"
+                                        "a"),
                                        "<s>", "<u>", "<z>"};
     static const int32_t kinds[] = {1, 1, 3, 4, 3};
     for (int i = 0; i < 5; i++) {
