@@ -18,7 +18,7 @@ static bool new_step(Pretok *p, const char *doc, PretokStep **step, Error *err)
 bool pretok_add_split(Pretok *p, const char *doc, Str pattern, TextReDialect dialect,
                       PretokBehavior behavior, bool invert, Error *err)
 {
-    PretokStep *step;
+    PretokStep *step = NULL;
     if (!new_step(p, doc, &step, err) || !textre_compile(&step->re, doc, pattern, dialect, err))
         return false;
     step->behavior = behavior;
@@ -29,7 +29,7 @@ bool pretok_add_split(Pretok *p, const char *doc, Str pattern, TextReDialect dia
 
 bool pretok_add_prefix_space(Pretok *p, const char *doc, Error *err)
 {
-    PretokStep *step;
+    PretokStep *step = NULL;
     if (!new_step(p, doc, &step, err))
         return false;
     step->prefix_space = true;

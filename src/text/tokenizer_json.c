@@ -98,8 +98,8 @@ static bool read_merges(Open *o, JsonScan *s, Error *err)
             return false;
         if (!more)
             break;
-        Str left;
-        Str right;
+        Str left = {0};
+        Str right = {0};
         if (jsonscan_peek(s) == '"') {
             Str both;
             if (!jsonscan_string(s, &both, err))
