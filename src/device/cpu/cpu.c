@@ -251,11 +251,7 @@ static bool check_step(const Program *p, const KvPool *pool, const StepBlock *s,
 
 /* Query rows of a tile: enough to read each block of keys for many queries, few enough to share
  * among the threads. */
-static int query_tile(const Program *p)
-{
-    (void)p;
-    return 32;
-}
+enum { QUERY_TILE = 32 };
 
 static void set_step(Program *p, KvPool *pool, const StepBlock *s)
 {
@@ -266,7 +262,6 @@ static void set_step(Program *p, KvPool *pool, const StepBlock *s)
         p->pos[r] = s->rows[r].pos;
     }
     p->n_attn_tiles = 0;
-    const int tile = query_tile(p);
     for (int i = 0; i < s->n_segs; i++) {
         const Segment *seg = &s->segs[i];
         for (int g = 0; g < p->plan->n_kv_groups; g++) {
@@ -277,9 +272,9 @@ static void set_step(Program *p, KvPool *pool, const StepBlock *s)
                 p->slots[g][seg->row0 + r] = page < 0 ? -1 : page * pt + at % pt;
             }
         }
-        for (int q = 0; q < seg->n_rows; q += tile)
+        for (int q = 0; q < seg->n_rows; q += QUERY_TILE)
             p->attn_tiles[p->n_attn_tiles++] =
-                (AttnTile){i, q, (int)i64_min(q + tile, seg->n_rows)};
+                (AttnTile){i, q, (int)i64_min(q + QUERY_TILE, seg->n_rows)};
     }
 }
 

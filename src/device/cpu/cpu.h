@@ -130,7 +130,6 @@ struct Program {
     Device *dev;
     Arena arena;
     const GraphPlan *plan;
-    KvPoolDesc pool_desc;
     Stage *stages;
     int n_stages;
     PackSet *packs;  /* [n_values]; n 0: never packed */
@@ -172,7 +171,7 @@ const LinKernel *cpu_lin_kernel(const Device *d, LinWant want, int rows);
 /* Adds to a set; false when it is full. */
 bool cpu_want_pack(PackSet *set, LinWant want);
 /* Tile of weight rows for a product of n weight rows. */
-int64_t cpu_lin_tile(const Program *p, const LinKernel *k, int64_t n, int rows);
+int64_t cpu_lin_tile(const Program *p, const LinKernel *k, int64_t n);
 
 /* Stage functions (cpu_stage.c, cpu_moe.c). */
 int cpu_rows_tiles(const Program *p, const Stage *s);

@@ -351,7 +351,6 @@ bool cpu_lower(Device *d, const GraphPlan *plan, const KvPoolDesc *pool, Program
     arena_init(&p->arena, "cpu program");
     p->dev = d;
     p->plan = plan;
-    p->pool_desc = *pool;
     /* An op gives at most five stages and three chain items; a chain before it one stage more. */
     p->packs = ARENA_ARRAY(&p->arena, plan->n_values, PackSet, err);
     p->stages = ARENA_ARRAY(&p->arena, 6 * plan->n_ops + 8, Stage, err);

@@ -105,7 +105,7 @@ void cpu_moe_pack_run(Program *p, const Stage *s, int tile, int thread)
 static int expert_tiles(const Program *p, const Weight *w, int e, int seg, int rows, int64_t *size)
 {
     const RowView *v = expert_seg(w, e, seg);
-    *size = cpu_lin_tile(p, expert_kernel(p, w, e, seg, rows), w->n, rows);
+    *size = cpu_lin_tile(p, expert_kernel(p, w, e, seg, rows), w->n);
     return (int)((v->n + *size - 1) / *size);
 }
 

@@ -200,9 +200,8 @@ void cpu_rows_run(Program *p, const Stage *s, int tile, int thread)
 
 /* ---- products ---- */
 
-int64_t cpu_lin_tile(const Program *p, const LinKernel *k, int64_t n, int rows)
+int64_t cpu_lin_tile(const Program *p, const LinKernel *k, int64_t n)
 {
-    (void)rows;
     /* Six tiles a thread even out threads of unequal speed; less than 32 rows a tile cost more in
      * call than they gain. */
     const int64_t share = n / (6 * (int64_t)team_size(p->dev->team));
@@ -223,7 +222,7 @@ static void resolve_lin(Program *p, Stage *s)
         while (set->form[j].layout != seg->kernel->layout)
             j++;
         seg->x = p->pack_base + set->offset + set->form[j].at;
-        seg->tile = cpu_lin_tile(p, seg->kernel, op->weight->n, rows);
+        seg->tile = cpu_lin_tile(p, seg->kernel, op->weight->n);
         seg->n_tiles = (int)((w->n + seg->tile - 1) / seg->tile);
         s->lin_tiles += seg->n_tiles;
     }
