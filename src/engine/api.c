@@ -109,9 +109,6 @@ static bool open_engine(const MereOptions *opt, MereEngine **out, Error *err)
     if (!options_in(opt, &own, err))
         return false;
     const Str device = str_in(own.device);
-    if (device.len > 0 && !str_is(device, "auto") && !str_is(device, "cpu"))
-        return err_set(err, ERR_USAGE, "device \"%.*s\" is unknown; devices: auto cpu",
-                       device.len > 40 ? 40 : (int)device.len, device.ptr);
     const Str level = str_in(own.cpu_level);
     char level_name[32];
     if (level.len >= sizeof level_name)
@@ -126,8 +123,13 @@ static bool open_engine(const MereOptions *opt, MereEngine **out, Error *err)
     if (!file_guard_install(err))
         return false;
     json_setup();
-    const EngineDesc d = {.ops = &device_cpu,
-                          .device = {.threads = own.threads,
+    const DeviceOps *ops;
+    int index;
+    if (!device_find(device, &ops, &index, err))
+        return false;
+    const EngineDesc d = {.ops = ops,
+                          .device = {.index = index,
+                                     .threads = own.threads,
                                      .level = level.len > 0 ? level_name : NULL,
                                      .numerics = own.numerics == MERE_EXACT ? NUM_EXACT : NUM_FAST,
                                      .deterministic = own.deterministic},

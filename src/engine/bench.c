@@ -136,8 +136,9 @@ static bool step(Bench *b, int n_seqs, int n, bool want)
     }
     block.n_segs = n_seqs;
     const uint64_t deadline = clock_ns() + (uint64_t)3600 * 1000000000U;
-    if (!d->kv.ops->submit(d->kv.device, d->program, d->kv.pool, &block, b->err) ||
-        !d->kv.ops->wait(d->kv.device, d->program, deadline, b->err))
+    uint64_t ticket;
+    if (!d->kv.ops->submit(d->kv.device, d->program, d->kv.pool, &block, &ticket, b->err) ||
+        !d->kv.ops->wait(d->kv.device, d->program, ticket, deadline, b->err))
         return false;
     for (int i = 0; i < n_seqs; i++)
         kv_commit(sched_kv(s), &b->seqs[i], b->tokens, n);

@@ -71,6 +71,7 @@ static KvPoolDesc pool_desc(const LedgerInput *in, Choice c)
     for (int i = 0; i < g->n_kv_groups; i++) {
         d.groups[i] = g->kv_groups[i];
         d.page_tokens[i] = in->sizes.page_tokens;
+        d.seq_pages[i] = (c.ctx + in->sizes.page_tokens - 1) / in->sizes.page_tokens;
         d.n_pages[i] =
             kv_pool_pages(&g->kv_groups[i], in->sizes.page_tokens, c.ctx, c.slots, in->sizes.chunk);
     }
@@ -106,7 +107,8 @@ static void place_weights(const LedgerInput *in, MerePlan *plan)
     const Model *m = in->model;
     for (int i = 0; i < m->n_weights; i++) {
         const Weight *w = m->weights[i];
-        const Placement how = in->ops->place(in->device, w);
+        int64_t device_bytes;
+        const Placement how = in->ops->place(in->device, w, &device_bytes);
         const int n = (w->n_experts > 0 ? w->n_experts : 1) * w->n_segs;
         int64_t bytes = 0;
         for (int s = 0; s < n; s++)
@@ -120,7 +122,7 @@ static void place_weights(const LedgerInput *in, MerePlan *plan)
             continue;
         plan->placements[how] += (uint64_t)bytes;
         if (how == PLACE_READ || how == PLACE_REPACK || how == PLACE_DERIVE)
-            plan->terms[MERE_TERM_WEIGHTS] += (uint64_t)bytes;
+            plan->terms[MERE_TERM_WEIGHTS] += (uint64_t)device_bytes;
     }
 }
 
@@ -130,12 +132,13 @@ static uint64_t plan_terms(const LedgerInput *in, Choice c, MerePlan *plan)
     int64_t state = 0;
     plan->terms[MERE_TERM_KV] = (uint64_t)in->ops->pool_bytes(&pool, &state);
     plan->terms[MERE_TERM_STATE] = (uint64_t)state;
-    plan->terms[MERE_TERM_SCRATCH] = (uint64_t)in->graph->scratch_bytes;
+    DeviceNeed need;
+    in->ops->need(in->device, in->graph, &pool, &need);
+    plan->terms[MERE_TERM_SCRATCH] = (uint64_t)need.scratch;
     const SchedDesc sched =
         sched_part(&in->sizes, &pool, c, in->model->vocab, !in->opt->no_prefix_cache);
     plan->terms[MERE_TERM_RUNTIME] =
-        (uint64_t)in->ops->lower_bytes(in->device, in->graph, &pool) +
-        (uint64_t)sched_bytes(&sched) +
+        (uint64_t)need.runtime + (uint64_t)need.host + (uint64_t)sched_bytes(&sched) +
         (uint64_t)in->sizes.echo_rows * (uint64_t)in->model->vocab * sizeof(float) +
         in->base_bytes + in->text_bytes + in->head_bytes;
     plan->terms[MERE_TERM_RESERVE] = RESERVE_BYTES;

@@ -222,8 +222,11 @@ static void release(EngineModel *attached)
         ops->program_close(m->engine->device, m->program);
     if (m->pool)
         ops->pool_close(m->engine->device, m->pool);
+    if (m->weights)
+        ops->weights_close(m->engine->device, m->weights);
     m->program = NULL;
     m->pool = NULL;
+    m->weights = NULL;
 }
 
 typedef struct DeviceJob {
@@ -239,8 +242,11 @@ static void take_device(void *arg)
     MereEngine *e = m->engine;
     const Ledger *l = &m->h.ledger;
     SchedDesc d = ledger_sched(l, m->h.model->vocab);
-    if (!e->ops->pool_open(e->device, &l->pool, &m->pool, &job->err) ||
-        !e->ops->lower(e->device, m->h.graph, &l->pool, &m->program, &job->err)) {
+    const Model *model = m->h.model;
+    if (!e->ops->weights_open(e->device, model->weights, model->n_weights, NULL, &m->weights,
+                              &job->err) ||
+        !e->ops->pool_open(e->device, &l->pool, &m->pool, &job->err) ||
+        !e->ops->lower(e->device, m->h.graph, m->weights, &l->pool, &m->program, &job->err)) {
         release(&m->attached);
         return;
     }

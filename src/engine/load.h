@@ -38,6 +38,7 @@ struct MereModel {
     Chat *chat;           /* NULL: chat_error says why */
     Error chat_error;
     KvPool *pool; /* engine's thread only */
+    DeviceWeights *weights;
     Program *program;
     RequestLimits limits;
     MereInfo info;

@@ -529,8 +529,9 @@ static bool run_step(Sched *s, Error *err)
                             .logits = s->logits};
     /* Generous: a slow machine with a large model takes seconds a row. */
     const uint64_t deadline = clock_ns() + 60000000000U + (uint64_t)s->n_rows * 10000000000U;
-    return ops->submit(device, s->d.program, s->d.kv.pool, &step, err) &&
-           ops->wait(device, s->d.program, deadline, err);
+    uint64_t ticket;
+    return ops->submit(device, s->d.program, s->d.kv.pool, &step, &ticket, err) &&
+           ops->wait(device, s->d.program, ticket, deadline, err);
 }
 
 bool sched_step(Sched *s)

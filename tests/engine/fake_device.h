@@ -136,8 +136,10 @@ static uint64_t fake_row_hash(const KvPool *p, const Segment *seg, int n)
     return h;
 }
 
-static bool fake_submit(Device *d, Program *prog, KvPool *p, const StepBlock *s, Error *err)
+static bool fake_submit(Device *d, Program *prog, KvPool *p, const StepBlock *s, uint64_t *ticket,
+                        Error *err)
 {
+    *ticket = (uint64_t)d->steps;
     d->steps++;
     d->rows += s->n_rows;
     d->most_rows = i64_max(d->most_rows, s->n_rows);
@@ -186,8 +188,9 @@ static bool fake_submit(Device *d, Program *prog, KvPool *p, const StepBlock *s,
     return true;
 }
 
-static bool fake_wait(Device *d, Program *p, uint64_t deadline_ns, Error *err)
+static bool fake_wait(Device *d, Program *p, uint64_t ticket, uint64_t deadline_ns, Error *err)
 {
+    (void)ticket;
     (void)d;
     (void)p;
     (void)deadline_ns;

@@ -68,8 +68,15 @@ static void extend(Rig *r, KvSeq *seq, const int32_t *tokens, int n)
         Segment seg = {0};
         kv_segment(r->kv, seq, rows, &seg);
         const int32_t out = rows - 1;
-        const StepBlock step = {rows, 1, 1, row, &seg, &out, logits};
-        assert_true(fake_submit(&r->device, &r->program, r->pool, &step, &err));
+        const StepBlock step = {.n_rows = rows,
+                                .n_segs = 1,
+                                .n_out = 1,
+                                .rows = row,
+                                .segs = &seg,
+                                .out_rows = &out,
+                                .logits = logits};
+        uint64_t ticket;
+        assert_true(fake_submit(&r->device, &r->program, r->pool, &step, &ticket, &err));
         kv_commit(r->kv, seq, tokens, rows);
         fake_expect(&r->desc, tokens, seq->n_tokens, r->vocab, want);
         if (memcmp(logits, want, (size_t)r->vocab * sizeof(float)) != 0)

@@ -15,7 +15,9 @@ struct RunModel {
     Checkpoint *ck;
     Model *model;
     const GraphPlan *plan;
+    const DeviceOps *dev;
     Device *device;
+    DeviceWeights *weights;
     KvPool *pool;
     Program *program;
     int n_entries; /* of a page table */
@@ -27,14 +29,17 @@ struct RunModel {
     int32_t *out_rows;
 };
 
-static const DeviceOps *const dev = &device_cpu;
-
 enum { DEADLINE_S = 60 };
 
 static bool open_device(RunModel *r, Error *err)
 {
     const RunOptions *o = &r->opt;
-    const DeviceOptions d = {.threads = o->threads,
+    int index;
+    if (!device_find(str_from(o->device ? o->device : "cpu"), &r->dev, &index, err))
+        return false;
+    const DeviceOps *dev = r->dev;
+    const DeviceOptions d = {.index = index,
+                             .threads = o->threads,
                              .level = o->level,
                              .numerics = o->numerics,
                              .deterministic = o->deterministic};
@@ -46,10 +51,13 @@ static bool open_device(RunModel *r, Error *err)
         pool.groups[g] = r->plan->kv_groups[g];
         pool.page_tokens[g] = o->page_tokens;
         pool.n_pages[g] = r->n_pages;
+        pool.seq_pages[g] = r->n_entries;
     }
     return dev->open(&d, &r->device, err) && dev->supports(r->device, r->plan, err) &&
+           dev->weights_open(r->device, r->model->weights, r->model->n_weights, NULL, &r->weights,
+                             err) &&
            dev->pool_open(r->device, &pool, &r->pool, err) &&
-           dev->lower(r->device, r->plan, &pool, &r->program, err);
+           dev->lower(r->device, r->plan, r->weights, &pool, &r->program, err);
 }
 
 static bool take_tables(Arena *a, RunModel *r, Error *err)
@@ -101,10 +109,13 @@ void run_model_close(RunModel *r)
     if (!r)
         return;
     if (r->program)
-        dev->program_close(r->device, r->program);
+        r->dev->program_close(r->device, r->program);
     if (r->pool)
-        dev->pool_close(r->device, r->pool);
-    dev->close(r->device);
+        r->dev->pool_close(r->device, r->pool);
+    if (r->weights)
+        r->dev->weights_close(r->device, r->weights);
+    if (r->device)
+        r->dev->close(r->device);
     checkpoint_close(r->ck);
 }
 
@@ -152,7 +163,7 @@ void run_model_snapshot(RunModel *r, int seq)
 {
     r->seqs[seq].snap_len = r->seqs[seq].len;
     if (r->plan->state_floats)
-        dev->state_copy(r->device, r->pool, seq, snap_slot(r, seq));
+        r->dev->state_copy(r->device, r->pool, seq, snap_slot(r, seq));
 }
 
 void run_model_drop(RunModel *r, int seq)
@@ -160,7 +171,7 @@ void run_model_drop(RunModel *r, int seq)
     RunSeq *s = &r->seqs[seq];
     assert(s->snap_len >= 0);
     if (r->plan->state_floats)
-        dev->state_copy(r->device, r->pool, snap_slot(r, seq), seq);
+        r->dev->state_copy(r->device, r->pool, snap_slot(r, seq), seq);
     const int keep = (s->snap_len + r->opt.page_tokens - 1) / r->opt.page_tokens;
     for (int g = 0; g < r->plan->n_kv_groups; g++)
         for (int i = keep; i < r->n_entries; i++)
@@ -229,6 +240,8 @@ bool run_model_step(RunModel *r, const RunPart *parts, int n_parts, float *logit
         }
         s->len += part->n;
     }
-    return dev->submit(r->device, r->program, r->pool, &step, err) &&
-           dev->wait(r->device, r->program, clock_ns() + (uint64_t)DEADLINE_S * 1000000000U, err);
+    uint64_t ticket;
+    return r->dev->submit(r->device, r->program, r->pool, &step, &ticket, err) &&
+           r->dev->wait(r->device, r->program, ticket,
+                        clock_ns() + (uint64_t)DEADLINE_S * 1000000000U, err);
 }

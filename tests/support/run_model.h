@@ -10,6 +10,7 @@
 typedef struct RunModel RunModel;
 
 typedef struct RunOptions {
+    const char *device; /* NULL: "cpu" */
     Numerics numerics;
     KvFormat kv;
     bool deterministic;

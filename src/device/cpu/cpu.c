@@ -6,6 +6,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
+static bool cpu_list(DeviceInfo out[DEVICES_MAX], int *n, Error *err)
+{
+    (void)err;
+    out[0] = (DeviceInfo){.id = "cpu", .name = "this machine's CPU", .shared_memory = true};
+    *n = 1;
+    return true;
+}
+
 static bool cpu_open(const DeviceOptions *opt, Device **out, Error *err)
 {
     unsigned isa = cpu_isa_detect();
@@ -56,10 +64,18 @@ static const char *cpu_describe(const Device *d)
     return d->describe;
 }
 
-static Placement cpu_place(const Device *d, const Weight *w)
+/* All of it is the host's memory, which the engine counts. */
+static void cpu_memory(const Device *d, DeviceMemory *out)
+{
+    (void)d;
+    *out = (DeviceMemory){.shared = true};
+}
+
+static Placement cpu_place(const Device *d, const Weight *w, int64_t *bytes)
 {
     (void)d;
     (void)w;
+    *bytes = 0;
     return PLACE_MAP; /* kernels read every format where it lies in the file */
 }
 
@@ -91,6 +107,25 @@ static bool cpu_supports(const Device *d, const GraphPlan *plan, Error *err)
             return false;
     }
     return true;
+}
+
+/* Kernels read the files' pages: nothing to bring. */
+static bool cpu_weights_open(Device *d, const Weight *const *weights, int n,
+                             const LoadProgress *progress, DeviceWeights **out, Error *err)
+{
+    (void)d;
+    (void)weights;
+    (void)n;
+    (void)progress;
+    (void)err;
+    *out = NULL;
+    return true;
+}
+
+static void cpu_weights_close(Device *d, DeviceWeights *w)
+{
+    (void)d;
+    (void)w;
 }
 
 static int64_t element_bytes(KvFormat f)
@@ -228,7 +263,7 @@ static bool check_step(const Program *p, const KvPool *pool, const StepBlock *s,
 {
     const GraphPlan *g = p->plan;
     if (s->n_rows < 1 || s->n_rows > g->max_rows || s->n_segs < 1 || s->n_segs > g->max_segs ||
-        s->n_out < 0 || s->n_out > g->max_out_rows)
+        s->n_out < 0 || s->n_out > g->max_out_rows || s->n_samples != 0)
         return err_set(err, ERR_DEVICE,
                        "step of %d rows, %d segments, %d outputs; planned for %d, %d, %d",
                        s->n_rows, s->n_segs, s->n_out, g->max_rows, g->max_segs, g->max_out_rows);
@@ -311,8 +346,10 @@ static void run_program(void *ctx, int thread)
     }
 }
 
-static bool cpu_submit(Device *d, Program *p, KvPool *pool, const StepBlock *s, Error *err)
+static bool cpu_submit(Device *d, Program *p, KvPool *pool, const StepBlock *s, uint64_t *ticket,
+                       Error *err)
 {
+    *ticket = 0;
     if (!check_step(p, pool, s, err))
         return false;
     set_step(p, pool, s);
@@ -324,8 +361,9 @@ static bool cpu_submit(Device *d, Program *p, KvPool *pool, const StepBlock *s, 
 }
 
 /* A step has ended when submit returns. */
-static bool cpu_wait(Device *d, Program *p, uint64_t deadline_ns, Error *err)
+static bool cpu_wait(Device *d, Program *p, uint64_t ticket, uint64_t deadline_ns, Error *err)
 {
+    (void)ticket;
     (void)d;
     (void)p;
     (void)deadline_ns;
@@ -335,12 +373,17 @@ static bool cpu_wait(Device *d, Program *p, uint64_t deadline_ns, Error *err)
 
 const DeviceOps device_cpu = {
     .name = "cpu",
+    .in_flight = 1,
+    .list = cpu_list,
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
+    .memory = cpu_memory,
     .place = cpu_place,
     .supports = cpu_supports,
-    .lower_bytes = cpu_lower_bytes,
+    .need = cpu_need,
+    .weights_open = cpu_weights_open,
+    .weights_close = cpu_weights_close,
     .pool_bytes = cpu_pool_bytes,
     .pool_open = cpu_pool_open,
     .pool_close = cpu_pool_close,

@@ -197,8 +197,9 @@ void cpu_moe_down_run(Program *p, const Stage *s, int tile, int thread);
 void cpu_moe_combine(Program *p, const Op *op, int r0, int r1);
 
 /* cpu_lower.c */
-bool cpu_lower(Device *d, const GraphPlan *plan, const KvPoolDesc *pool, Program **out, Error *err);
-int64_t cpu_lower_bytes(const Device *d, const GraphPlan *plan, const KvPoolDesc *pool);
+bool cpu_lower(Device *d, const GraphPlan *plan, const DeviceWeights *weights,
+               const KvPoolDesc *pool, Program **out, Error *err);
+void cpu_need(const Device *d, const GraphPlan *plan, const KvPoolDesc *pool, DeviceNeed *out);
 void cpu_program_close(Device *d, Program *p);
 
 #endif

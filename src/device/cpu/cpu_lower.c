@@ -161,15 +161,18 @@ static void size_all(const Device *d, const GraphPlan *plan, const KvPoolDesc *p
                s->ints + s->moe + 4096;
 }
 
-int64_t cpu_lower_bytes(const Device *d, const GraphPlan *plan, const KvPoolDesc *pool)
+void cpu_need(const Device *d, const GraphPlan *plan, const KvPoolDesc *pool, DeviceNeed *out)
 {
     Sizes s;
+    *out = (DeviceNeed){.scratch = plan->scratch_bytes};
     PackSet *packs = mem_zalloc((size_t)plan->n_values * sizeof *packs);
-    if (!packs)
-        return -1;
+    if (!packs) {
+        out->runtime = -1;
+        return;
+    }
     size_all(d, plan, pool, packs, &s);
     mem_free(packs);
-    return s.total - i64_round_up(s.scratch, 64);
+    out->runtime = s.total - i64_round_up(s.scratch, 64);
 }
 
 /* ---- stages ---- */
@@ -340,8 +343,10 @@ static void carve_all(Program *p, const Sizes *s)
     }
 }
 
-bool cpu_lower(Device *d, const GraphPlan *plan, const KvPoolDesc *pool, Program **out, Error *err)
+bool cpu_lower(Device *d, const GraphPlan *plan, const DeviceWeights *weights,
+               const KvPoolDesc *pool, Program **out, Error *err)
 {
+    (void)weights; /* read where they are mapped */
     if (plan->n_kv_groups > pool->n_groups || plan->state_floats != pool->state_floats)
         return err_set(err, ERR_DEVICE, "%s: pool of %d groups, graph of %d", plan->part,
                        pool->n_groups, plan->n_kv_groups);

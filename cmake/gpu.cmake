@@ -1,0 +1,75 @@
+# Device code is data: compiled by glslc and nvcc, put into the program by .incbin, found by name at run time. The lists are
+# src/device/vulkan/shaders/shaders.def and src/device/cuda/kernels/kernels.def.
+#   MERE_VULKAN  AUTO (where glslc is found), ON, OFF
+#   MERE_CUDA    AUTO (where nvcc is found), ON, OFF
+# Without them the backends are there and say what the program was built without.
+set(MERE_VULKAN AUTO CACHE STRING "embed Vulkan shaders: AUTO, ON, OFF")
+set(MERE_CUDA AUTO CACHE STRING "embed CUDA kernels: AUTO, ON, OFF")
+# Each entry is an nvcc -gencode argument.
+set(MERE_CUDA_CODE "arch=compute_90a,code=sm_90a" "arch=compute_75,code=compute_75"
+    CACHE STRING "targets of the CUDA kernels, as nvcc -gencode takes them; docs/gpu.md has the release set")
+
+function(mere_embed out symbol file)
+    file(GENERATE OUTPUT "${out}" CONTENT
+"    .section .rodata
+    .global ${symbol}
+    .global ${symbol}_end
+    .balign 64
+${symbol}:
+    .incbin \"${file}\"
+${symbol}_end:
+    .byte 0
+    .section .note.GNU-stack,\"\",%progbits
+")
+    set_source_files_properties("${out}" PROPERTIES OBJECT_DEPENDS "${file}" GENERATED TRUE LANGUAGE ASM)
+endfunction()
+
+set(gpu_out "${CMAKE_BINARY_DIR}/gpu")
+file(MAKE_DIRECTORY "${gpu_out}")
+
+find_program(GLSLC NAMES glslc)
+if(MERE_VULKAN STREQUAL "ON" AND NOT GLSLC)
+    message(FATAL_ERROR "MERE_VULKAN is ON and there is no glslc (Debian: glslc)")
+endif()
+set(shaders_def "${CMAKE_SOURCE_DIR}/src/device/vulkan/shaders/shaders.def")
+if(GLSLC AND NOT MERE_VULKAN STREQUAL "OFF")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${shaders_def}")
+    file(STRINGS "${shaders_def}" lines REGEX "^SHADER\\(")
+    foreach(line ${lines})
+        string(REGEX MATCH "^SHADER\\(([a-z0-9_]+), *([a-z0-9_]+)(, *(.*))?\\)" _ "${line}")
+        set(name ${CMAKE_MATCH_1})
+        set(source "${CMAKE_SOURCE_DIR}/src/device/vulkan/shaders/${CMAKE_MATCH_2}.comp")
+        separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_4}")
+        set(spv "${gpu_out}/${name}.spv")
+        add_custom_command(OUTPUT "${spv}" DEPENDS "${source}" DEPFILE "${spv}.d" VERBATIM
+            COMMAND ${GLSLC} --target-env=vulkan1.3 -O -I "${CMAKE_SOURCE_DIR}/src/device/gpu" ${flags} -MD -MF "${spv}.d" -o "${spv}" "${source}")
+        mere_embed("${gpu_out}/${name}.spv.S" "mere_spv_${name}" "${spv}")
+        target_sources(mere_device PRIVATE "${gpu_out}/${name}.spv.S")
+    endforeach()
+    set(with_vulkan 1)
+endif()
+target_compile_definitions(mere_device PRIVATE MERE_WITH_VULKAN=$<BOOL:${with_vulkan}>)
+
+find_program(NVCC NAMES nvcc HINTS /usr/local/cuda/bin)
+if(MERE_CUDA STREQUAL "ON" AND NOT NVCC)
+    message(FATAL_ERROR "MERE_CUDA is ON and there is no nvcc")
+endif()
+set(kernels_def "${CMAKE_SOURCE_DIR}/src/device/cuda/kernels/kernels.def")
+if(NVCC AND NOT MERE_CUDA STREQUAL "OFF")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${kernels_def}")
+    file(STRINGS "${kernels_def}" lines REGEX "^KERNELS\\(")
+    list(TRANSFORM MERE_CUDA_CODE PREPEND "-gencode=" OUTPUT_VARIABLE gencode)
+    foreach(line ${lines})
+        string(REGEX MATCH "^KERNELS\\(([a-z0-9_]+)\\)" _ "${line}")
+        set(name ${CMAKE_MATCH_1})
+        set(source "${CMAKE_SOURCE_DIR}/src/device/cuda/kernels/${name}.cu")
+        set(fatbin "${gpu_out}/${name}.fatbin")
+        add_custom_command(OUTPUT "${fatbin}" DEPENDS "${source}" DEPFILE "${fatbin}.d" VERBATIM
+            COMMAND ${NVCC} -fatbin -std=c++17 -O3 -lineinfo -Werror all-warnings ${gencode} -I "${CMAKE_SOURCE_DIR}/src/device/gpu"
+                -MD -MF "${fatbin}.d" -o "${fatbin}" "${source}")
+        mere_embed("${gpu_out}/${name}.fatbin.S" "mere_fatbin_${name}" "${fatbin}")
+        target_sources(mere_device PRIVATE "${gpu_out}/${name}.fatbin.S")
+    endforeach()
+    set(with_cuda 1)
+endif()
+target_compile_definitions(mere_device PRIVATE MERE_WITH_CUDA=$<BOOL:${with_cuda}>)
