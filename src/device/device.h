@@ -41,6 +41,7 @@ typedef struct DeviceInfo {
     char pci[16];       /* "0000:c4:00.0"; "": none. Equal addresses are one chip seen through two
                            interfaces: its memory is counted once */
     char features[192]; /* words: "int8-dot coopmat-f16 subgroup-32" */
+    char advice[240];   /* a sentence for the user: what would make more of this device; "": none */
     bool shared_memory; /* its memory is the host's */
     bool software;      /* a CPU that poses as a GPU: only used when named */
     uint64_t total_bytes, free_bytes; /* that the engine may use; heaps of one pool counted once */
@@ -130,6 +131,8 @@ typedef struct DeviceWeights DeviceWeights;
 
 typedef struct DeviceOps {
     const char *name;
+    const char *absent; /* what to say when `list` finds none: "no CUDA driver (libcuda.so.1)";
+                           NULL: there always is one */
     bool samples;  /* StepBlock.samples and rows with token < 0 are understood */
     int in_flight; /* steps that may be submitted before the oldest is waited for */
     /* Devices of this kind, *n of them up to DEVICES_MAX. No driver is no error: n = 0. False: a
