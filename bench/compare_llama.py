@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """mere against llama.cpp on the same files in the same run: prefill and decode, medians, ratios.
 
-    bench/compare_llama.py --mere build/release/mere --llama-bench PATH/llama-bench -m A.gguf [-m B.gguf ...]
+    bench/compare_llama.py --mere build/release/mere --llama-bench PATH/llama-bench -m A.gguf [-m B.gguf=OTHER ...]
+    bench/compare_llama.py --device cuda:0 --other 1 ...
+
+B.gguf=OTHER runs mere on OTHER (say, the same shapes in MLX's format). With a GPU --device llama.cpp gets -ngl 99 -fa 1, and what
+other processes do to the CPUs hardly counts.
 
 The two programs take turns, so that both see the same neighbours; a round during which other processes used more than
 --other of the CPUs is measured again, up to --tries times in all, and the quietest --runs rounds count. Writes what it
@@ -54,16 +58,18 @@ def run(command, nice):
 
 
 def run_llama(a, model):
-    out, other = run([a.llama_bench, "-m", model, "-p", str(a.prompt), "-n", str(a.gen), "-t", str(a.threads), "-r", "1",
-                      "-o", "json"], a.nice)
+    where = ["-t", str(a.threads)] if a.device == "cpu" else ["-ngl", "99", "-fa", "1"]
+    out, other = run([a.llama_bench, "-m", model.partition("=")[0], "-p", str(a.prompt), "-n", str(a.gen), *where, "-r", str(a.reps),
+                      "-d", str(a.depth), "-o", "json"], a.nice)
     rows = json.loads(out)
     return {"prefill": next(r["avg_ts"] for r in rows if r["n_prompt"]),
             "decode": next(r["avg_ts"] for r in rows if r["n_gen"]), "other": other}
 
 
 def run_mere(a, model):
-    out, other = run([a.mere, "bench", model, "--pp", str(a.prompt), "--tg", str(a.gen), "--threads", str(a.threads), "--reps", "1",
-                      "--quiet"], a.nice)
+    where = ["--threads", str(a.threads)] if a.device == "cpu" else []
+    out, other = run([a.mere, "bench", model.rpartition("=")[2], "--device", a.device, "--pp", str(a.prompt), "--tg", str(a.gen), *where,
+                      "--depth", str(a.depth), "--reps", str(a.reps), "--quiet"], a.nice)
     row = json.loads(out.strip().splitlines()[-1])
     return {"prefill": row["prefill_tok_s"], "decode": row["decode_tok_s"], "read": row.get("read_gb_s", 0.0),
             "numerics": row["numerics"], "other": other}
@@ -102,6 +108,9 @@ def main():
     ap.add_argument("-p", "--prompt", type=int, default=512)
     ap.add_argument("-n", "--gen", type=int, default=128)
     ap.add_argument("-t", "--threads", type=int, default=2)
+    ap.add_argument("--device", default="cpu", help="of mere; llama.cpp uses the one it was built for")
+    ap.add_argument("--depth", type=int, default=0, help="tokens in the cache before")
+    ap.add_argument("--reps", type=int, default=1, help="repetitions inside a round")
     ap.add_argument("--runs", type=int, default=5)
     ap.add_argument("--tries", type=int, default=9)
     ap.add_argument("--other", type=float, default=0.05, help="share of the CPUs others may use in a round that counts")
@@ -121,7 +130,8 @@ def main():
     version = run([a.mere, "version"], 0)[0].strip().splitlines()[0]
     say(f"# {datetime.date.today()}  {' '.join(words)}")
     say(f"# {cpu_model()}, {CPUS} CPUs, load {os.getloadavg()[0]:.1f}; {version}")
-    say(f"# medians of {a.runs} rounds, {a.threads} threads; share: decoded bytes against the read bandwidth of that round")
+    say(f"# medians of {a.runs} rounds of {a.reps}, " + (f"{a.threads} threads" if a.device == "cpu" else f"device {a.device}")
+        + (f", depth {a.depth}" if a.depth else ""))
     say(f"{'model':24} {'test':6} {'llama.cpp':>10} {'mere':>10} {'ratio':>6}   {'min..max of mere':20} {'others':>6}")
     worst, reads = None, []
     for model in a.model:
@@ -133,7 +143,7 @@ def main():
             span = [r["mere"][key] for r in rounds]
             ratio = ours / theirs
             worst = ratio if worst is None else min(worst, ratio)
-            say(f"{os.path.basename(model):24} {test:6} {theirs:10.1f} {ours:10.1f} {ratio:5.2f}x   "
+            say(f"{os.path.basename(model.rpartition('=')[2]):24} {test:6} {theirs:10.1f} {ours:10.1f} {ratio:5.2f}x   "
                 f"{f'{min(span):.1f}..{max(span):.1f}':20} {max(noise(r) for r in rounds):6.1%}")
     say(f"# numerics {rounds[0]['mere']['numerics']}; lowest ratio {worst:.2f}x, wanted {a.want:.2f}x"
         + (f"; memory reads {statistics.median(reads):.1f} GB/s" if reads else ""))
