@@ -74,6 +74,7 @@ typedef struct Segment {
     const int32_t *pages[KV_GROUPS_MAX]; /* page table per group: entry i holds positions i *
                                             page_tokens ...; -1: passed by the window */
     int state_in, state_out;             /* slots; state_in -1: a fresh sequence */
+    int fixed_len[KV_GROUPS_MAX];        /* keys in the groups of KV_FIXED that are read */
 } Segment;
 
 /* token >= 0: an id. token < 0: the token that the device last sampled into sample slot -1 - token
@@ -82,6 +83,14 @@ typedef struct Row {
     int32_t token;
     int32_t pos; /* rotary position */
 } Row;
+
+/* Rows of one of the plan's inputs, in host memory. */
+typedef struct StepInput {
+    const float *data; /* [n][width] */
+    int n;
+    const int32_t *index; /* [rows of the input's axis]: which row of data each one is; -1: left
+                             out. NULL: row r is row r of data */
+} StepInput;
 
 /* A token to draw on the device from one row of logits (engine/sample.h steps 4 to 9). */
 typedef struct SampleDesc {
@@ -110,7 +119,11 @@ typedef struct StepBlock {
     const int32_t *out_rows;   /* [n_out] row numbers, ascending */
     const SampleDesc *samples; /* [n_samples]; 0 for devices that do not sample */
     SampleResult *results;     /* [n_samples], host memory */
-    float *logits;             /* [n_out][vocab], host memory; NULL: not wanted */
+    float *logits;             /* [n_out][width of the plan's out], host memory; NULL: not wanted */
+    const StepInput *inputs; /* [n_inputs], in the plan's order; trailing optional ones may be left
+                                out */
+    int n_inputs;
+    const int32_t *pos; /* [n_rows][plan's pos_axes]; NULL: Row.pos on every axis */
 } StepBlock;
 
 /* What a program takes besides weights and caches. */
@@ -133,8 +146,8 @@ typedef struct DeviceOps {
     const char *name;
     const char *absent; /* what to say when `list` finds none: "no CUDA driver (libcuda.so.1)";
                            NULL: there always is one */
-    bool samples;  /* StepBlock.samples and rows with token < 0 are understood */
-    int in_flight; /* steps that may be submitted before the oldest is waited for */
+    bool samples;       /* StepBlock.samples and rows with token < 0 are understood */
+    int in_flight;      /* steps that may be submitted before the oldest is waited for */
     /* Devices of this kind, *n of them up to DEVICES_MAX. No driver is no error: n = 0. False: a
      * driver is there and fails. */
     MUST_CHECK bool (*list)(DeviceInfo out[DEVICES_MAX], int *n, Error *);

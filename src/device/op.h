@@ -48,7 +48,9 @@ typedef struct Vec {
     float *v;
 } Vec;
 
-typedef enum Axis { AXIS_ROWS, AXIS_OUT_ROWS } Axis;
+/* AXIS_FRAMES: GraphPlan.frames consecutive frames for each row of the step (the mel frames before
+ * a strided convolution); row r's are frames r * frames and on. */
+typedef enum Axis { AXIS_ROWS, AXIS_OUT_ROWS, AXIS_FRAMES } Axis;
 
 typedef struct Value {
     Axis axis;
@@ -69,6 +71,8 @@ typedef struct RopeDesc {
     bool pairs;
     float scale;
     const float *inv_freq; /* [rot_dim / 2] */
+    const uint8_t *axis;   /* [rot_dim / 2]: which of a row's positions turns each frequency
+                              (StepBlock.pos); NULL: Row.pos turns all */
     int table;             /* equal descriptors share a cos/sin table; filled by the builder */
 } RopeDesc;
 
@@ -78,8 +82,27 @@ typedef struct AttnDesc {
     float softcap;
     int window; /* 0: all */
     const Vec *sinks;
-    int kv_group, kv_layer; /* filled by the builder: layers of equal cache geometry form a group */
+    int kv_group, kv_layer; /* ATTN: filled by the builder: layers of equal cache geometry form a
+                               group. KV, ATTEND: the family's */
+    /* ATTEND alone. */
+    bool full;       /* every key of the segment is visible, not only those up to the query */
+    const Vec *bias; /* [n_heads][2 * span + 1]: added to the scaled score of the key at position j
+                        and the query at i: entry span + (j - i), the distance cut to +-span; or
+                        NULL */
+    int span;
 } AttnDesc;
+
+typedef enum ActKind {
+    ACT_RELU,
+    ACT_GELU,      /* x * Phi(x), by erf */
+    ACT_GELU_TANH, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
+    ACT_QUICK_GELU /* x * sigmoid(1.702 x) */
+} ActKind;
+
+typedef struct WindowDesc {
+    int taps, stride;
+    int pad; /* taps before the first row */
+} WindowDesc;
 
 typedef struct MoeDesc {
     int n_experts, top_k, ffn; /* ffn: width of an expert's MLP */
@@ -110,46 +133,79 @@ typedef struct Op {
     /* Set by fusion (graph/fuse.c). */
     bool packed_only; /* the out value is read by weight products alone: the device may keep it in
                          their packed form only */
-    const Weight *weight; /* LIN, EMBED */
-    const Vec *vec;       /* NORM, NORM_GATED; NULL: no weight */
+    const Weight *weight; /* LIN, EMBED, EMBED_POS */
+    const Vec *vec;       /* NORM, NORM_GATED, LAYER_NORM; NULL: no weight */
+    const Vec *bias;      /* LAYER_NORM; NULL: none */
     float eps;
-    int group;
+    int group; /* NORM, NORM_GATED: columns; MERGE: rows */
     union {
         RopeDesc rope;
         AttnDesc attn;
         MoeDesc moe;
         ConvDesc conv;
         DeltaDesc delta;
+        ActKind act;
+        WindowDesc window;
+        int input; /* INPUT: index into GraphPlan.inputs */
     } u;
 } Op;
 
-/* Cache geometry shared by `n_layers` layers. */
+typedef enum KvUse {
+    KV_GROW, /* a sequence's rows are added step by step */
+    KV_STEP, /* holds the rows of one step, for layers that see whole segments: the layers of a part
+                may share one, as nothing is kept. Segments begin at position 0 (kv_len is n_rows)
+              */
+    KV_FIXED, /* written by one part (an encoder), then only read by another: Segment.fixed_len keys
+               */
+} KvUse;
+
+/* Cache geometry shared by `n_layers` layers. The parts of a model have one list of groups: what a
+ * part declares is the beginning of the longest. */
 typedef struct KvGroup {
     int n_layers;
     int n_kv_heads, head_dim, v_dim;
     int window; /* 0: all positions are kept */
+    KvUse use;
 } KvGroup;
 
-enum { KV_GROUPS_MAX = 8, ROPE_TABLES_MAX = 8 };
+/* What a step brings besides tokens (StepBlock.inputs). */
+typedef enum InputKind { INPUT_EMBEDS, INPUT_MEL, INPUT_PIXELS } InputKind;
+
+typedef struct GraphInput {
+    InputKind kind;
+    Axis axis; /* ROWS or FRAMES */
+    int width;
+    bool optional; /* rows, or all of it, may be left out */
+} GraphInput;
+
+enum { KV_GROUPS_MAX = 8, ROPE_TABLES_MAX = 8, GRAPH_INPUTS_MAX = 4, POS_AXES_MAX = 4 };
 
 typedef struct GraphPlan {
-    const char *part; /* "text" */
+    const char *part; /* "text", "encoder" */
     const Op *ops;
     int n_ops;
     const Value *values;
     int n_values;
-    int out;        /* value of the logits, axis OUT_ROWS */
+    int out;        /* value of the logits (of parts that end before a head: their rows), axis
+                       OUT_ROWS */
     int hidden_out; /* value of the final hidden rows (after the last norm, axis OUT_ROWS); -1: none
                      */
     int max_rows, max_out_rows, max_segs; /* the plan holds for steps up to these */
     int64_t scratch_bytes;
     KvGroup kv_groups[KV_GROUPS_MAX];
     int n_kv_groups;
-    int64_t state_floats; /* recurrent state of one sequence, all layers */
+    unsigned kv_writes, kv_reads; /* bit g: the part writes to, attends to group g */
+    int64_t state_floats;         /* recurrent state of one sequence, all layers */
     RopeDesc rope_tables[ROPE_TABLES_MAX];
     int n_rope_tables;
     int64_t weight_bytes_per_row; /* bytes of weights a one-row step reads: all of LIN, top_k
                                      experts, one EMBED row */
+    GraphInput inputs[GRAPH_INPUTS_MAX];
+    int n_inputs;
+    int frames;   /* of a row, on AXIS_FRAMES; 0: no value is on that axis */
+    int pos_axes; /* positions of a row in StepBlock.pos; 0: Row.pos alone */
+    int merge;    /* rows from each wanted one on that outputs read: 1 without MERGE */
+    int max_pos;  /* rows of the smallest table of positions: Row.pos stays below; 0: any */
 } GraphPlan;
 
 const char *op_name(OpKind kind);

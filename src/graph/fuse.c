@@ -76,7 +76,9 @@ static bool fuse_residual(Graph *g, int at)
 static bool is_row_wise(OpKind kind)
 {
     return kind == OP_NORM || kind == OP_NORM_GATED || kind == OP_SILU_MUL ||
-           kind == OP_SIGMOID_MUL || kind == OP_ADD || kind == OP_OUT_ROWS;
+           kind == OP_SIGMOID_MUL || kind == OP_ADD || kind == OP_OUT_ROWS ||
+           kind == OP_LAYER_NORM || kind == OP_ACT || kind == OP_INPUT || kind == OP_WINDOW ||
+           kind == OP_MERGE;
 }
 
 void fuse_graph(Graph *g)

@@ -100,7 +100,8 @@ static int add_value(Graph *g, Axis axis, int width)
     return at;
 }
 
-/* Appends `op` (its in[] are already value indices) with a new value of the given shape. */
+/* Appends `op` (its in[] are already value indices) with a new value of the given shape; width 0:
+ * an op without a value. */
 static T add_op(Graph *g, Op op, Axis axis, int width)
 {
     if (g->failed)
@@ -109,8 +110,8 @@ static T add_op(Graph *g, Op op, Axis axis, int width)
     if (!ops)
         return 0;
     g->ops = ops;
-    op.out = add_value(g, axis, width);
-    if (op.out < 0)
+    op.out = width > 0 ? add_value(g, axis, width) : -1;
+    if (op.out < 0 && width > 0)
         return 0;
     Error err;
     if (!op.name) /* a weight's or a norm's name is the checkpoint's, whole */
@@ -250,9 +251,11 @@ static int rope_table(Graph *g, const RopeDesc *r)
 {
     for (int i = 0; i < g->n_ropes; i++) {
         const RopeDesc *o = &g->ropes[i];
-        if (o->rot_dim == r->rot_dim && o->scale == r->scale &&
+        const size_t n = (size_t)(r->rot_dim / 2);
+        if (o->rot_dim == r->rot_dim && o->scale == r->scale && !o->axis == !r->axis &&
             (o->inv_freq == r->inv_freq ||
-             memcmp(o->inv_freq, r->inv_freq, (size_t)(r->rot_dim / 2) * sizeof(float)) == 0))
+             memcmp(o->inv_freq, r->inv_freq, n * sizeof *r->inv_freq) == 0) &&
+            (o->axis == r->axis || memcmp(o->axis, r->axis, n) == 0))
             return i;
     }
     if (g->n_ropes == ROPE_TABLES_MAX)
@@ -277,12 +280,17 @@ T g_rope(Graph *g, T x, const RopeDesc *rope)
     op.u.rope.table = rope_table(g, rope);
     if (op.u.rope.table < 0)
         return fail(g, "rope", "more than %d different rotary tables", ROPE_TABLES_MAX);
+    for (int i = 0; rope->axis && i < rope->rot_dim / 2; i++) {
+        if (rope->axis[i] >= POS_AXES_MAX)
+            return fail(g, "rope", "frequency %d turns by axis %d", i, rope->axis[i]);
+        g->pos_axes = (int)i64_max(g->pos_axes, rope->axis[i] + 1);
+    }
     return add_op(g, op, AXIS_ROWS, v.width);
 }
 
 static int kv_group(Graph *g, const AttnDesc *a)
 {
-    for (int i = 0; i < g->n_kv_groups; i++) {
+    for (int i = g->n_declared; i < g->n_kv_groups; i++) {
         const KvGroup *k = &g->kv_groups[i];
         if (k->n_kv_heads == a->n_kv_heads && k->head_dim == a->head_dim && k->v_dim == a->v_dim &&
             k->window == a->window)
@@ -313,12 +321,16 @@ T g_attn(Graph *g, T q, T k, T v, const AttnDesc *attn)
                     attn->v_dim);
     if (attn->sinks && attn->sinks->n != attn->n_heads)
         return fail(g, "attn", "%d sinks for %d heads", attn->sinks->n, attn->n_heads);
+    if (attn->full || attn->bias)
+        return fail(g, "attn", "full or biased attention is g_kv and g_attend");
     Op op = make_op(OP_ATTN, q, k, v);
     op.u.attn = *attn;
     op.u.attn.kv_group = kv_group(g, attn);
     if (op.u.attn.kv_group < 0)
         return fail(g, "attn", "more than %d cache geometries", KV_GROUPS_MAX);
     op.u.attn.kv_layer = g->kv_groups[op.u.attn.kv_group].n_layers++;
+    g->kv_writes |= 1U << op.u.attn.kv_group;
+    g->kv_reads |= 1U << op.u.attn.kv_group;
     return add_op(g, op, AXIS_ROWS, attn->n_heads * attn->v_dim);
 }
 
@@ -404,10 +416,201 @@ void g_out(Graph *g, T hidden, T logits)
     g->hidden_out = hidden - 1;
 }
 
+T g_layer_norm(Graph *g, const Vec *w, const Vec *b, T x, float eps)
+{
+    Value v;
+    if (!get(g, x, w->name, "input", &v))
+        return 0;
+    if (w->n != v.width || (b && b->n != v.width))
+        return fail(g, w->name, "%d columns, weight of %d, bias of %d", v.width, w->n,
+                    b ? b->n : 0);
+    Op op = make_op(OP_LAYER_NORM, x, 0, 0);
+    op.vec = w;
+    op.bias = b;
+    op.eps = eps;
+    op.name = w->name;
+    return add_op(g, op, v.axis, v.width);
+}
+
+T g_act(Graph *g, ActKind act, T x, T up)
+{
+    Value v, u;
+    if (!get(g, x, "act", "input", &v) || (up && !get(g, up, "act", "second input", &u)))
+        return 0;
+    if (up && (u.axis != v.axis || u.width != v.width))
+        return fail(g, "act", "inputs of %d and %d columns", v.width, u.width);
+    Op op = make_op(OP_ACT, x, up, 0);
+    op.u.act = act;
+    return add_op(g, op, v.axis, v.width);
+}
+
+static T add_input(Graph *g, const GraphInput *input, T over)
+{
+    if (g->failed)
+        return 0;
+    if (g->n_inputs == GRAPH_INPUTS_MAX)
+        return fail(g, "input", "more than %d inputs", GRAPH_INPUTS_MAX);
+    for (int i = 0; i < g->n_inputs; i++)
+        if (!input->optional && g->inputs[i].optional)
+            return fail(g, "input", "one that may be left out is not the last");
+    g->inputs[g->n_inputs] = *input;
+    Op op = make_op(OP_INPUT, over, 0, 0);
+    op.u.input = g->n_inputs++;
+    return add_op(g, op, input->axis, input->width);
+}
+
+T g_input(Graph *g, InputKind kind, int frames, int width)
+{
+    if (frames < 1 || width < 1)
+        return fail(g, "input", "%d frames of %d columns", frames, width);
+    if (frames > 1 && g->frames && g->frames != frames)
+        return fail(g, "input", "%d frames a row, and %d elsewhere", frames, g->frames);
+    if (frames > 1)
+        g->frames = frames;
+    const GraphInput input = {kind, frames > 1 ? AXIS_FRAMES : AXIS_ROWS, width, false};
+    return add_input(g, &input, 0);
+}
+
+T g_input_over(Graph *g, InputKind kind, T x)
+{
+    Value v;
+    if (!get(g, x, "input", "input", &v))
+        return 0;
+    if (v.axis != AXIS_ROWS)
+        return fail(g, "input", "wants rows of the step to stand in for");
+    const GraphInput input = {kind, v.axis, v.width, true};
+    return add_input(g, &input, x);
+}
+
+T g_embed_pos(Graph *g, const Weight *table, T x)
+{
+    Value v;
+    if (!get(g, x, table->name, "input", &v))
+        return 0;
+    if (v.axis != AXIS_ROWS || v.width != table->k || table->n < 1 || table->n > INT32_MAX)
+        return fail(g, table->name, "input has %d columns, the table %d", v.width, table->k);
+    Op op = make_op(OP_EMBED_POS, x, 0, 0);
+    op.weight = table;
+    op.name = table->name;
+    g->max_pos = (int)(g->max_pos ? i64_min(g->max_pos, table->n) : table->n);
+    return add_op(g, op, AXIS_ROWS, v.width);
+}
+
+T g_window(Graph *g, T x, const WindowDesc *w)
+{
+    Value v;
+    if (!get(g, x, "window", "input", &v))
+        return 0;
+    const bool strided = v.axis == AXIS_FRAMES && w->stride == g->frames;
+    if (v.axis == AXIS_OUT_ROWS || !(w->stride == 1 || strided))
+        return fail(g, "window", "stride of %d over %d frames a row", w->stride, g->frames);
+    if (w->taps < 1 || w->pad < 0 || w->pad >= w->taps || w->taps > INT32_MAX / v.width)
+        return fail(g, "window", "%d taps, %d of them before the first row", w->taps, w->pad);
+    Op op = make_op(OP_WINDOW, x, 0, 0);
+    op.u.window = *w;
+    return add_op(g, op, strided ? AXIS_ROWS : v.axis, v.width * w->taps);
+}
+
+T g_merge(Graph *g, T x, int n)
+{
+    Value v;
+    if (!get(g, x, "merge", "input", &v))
+        return 0;
+    if (v.axis != AXIS_ROWS || n < 1 || n > INT32_MAX / v.width)
+        return fail(g, "merge", "%d rows of %d columns", n, v.width);
+    Op op = make_op(OP_MERGE, x, 0, 0);
+    op.group = n;
+    g->merge = (int)i64_max(g->merge, n);
+    return add_op(g, op, AXIS_OUT_ROWS, n * v.width);
+}
+
+int g_kv_group(Graph *g, const KvGroup *group)
+{
+    if (g->failed)
+        return -1;
+    if (g->n_kv_groups == KV_GROUPS_MAX || g->n_declared != g->n_kv_groups) {
+        fail(g, "kv",
+             g->n_kv_groups == KV_GROUPS_MAX ? "more than %d cache geometries"
+                                             : "a group after attention (of %d at most)",
+             KV_GROUPS_MAX);
+        return -1;
+    }
+    if (group->n_layers < 1 || group->n_kv_heads < 1 || group->head_dim < 1 || group->v_dim < 1) {
+        fail(g, "kv", "%d layers of %d heads of %d, %d", group->n_layers, group->n_kv_heads,
+             group->head_dim, group->v_dim);
+        return -1;
+    }
+    g->kv_groups[g->n_kv_groups++] = *group;
+    return g->n_declared++;
+}
+
+/* The group that `attn` names, with its geometry; NULL and a failure otherwise. */
+static const KvGroup *declared_group(Graph *g, const char *op, const AttnDesc *a)
+{
+    const bool there = a->kv_group >= 0 && a->kv_group < g->n_declared;
+    const KvGroup *k = there ? &g->kv_groups[a->kv_group] : NULL;
+    if (!k || a->kv_layer < 0 || a->kv_layer >= k->n_layers || k->n_kv_heads != a->n_kv_heads ||
+        k->head_dim != a->head_dim || k->v_dim != a->v_dim) {
+        fail(g, op, "no layer %d of %d heads of %d, %d in group %d", a->kv_layer, a->n_kv_heads,
+             a->head_dim, a->v_dim, a->kv_group);
+        return NULL;
+    }
+    return k;
+}
+
+void g_kv(Graph *g, T k, T v, const AttnDesc *attn)
+{
+    Value vk, vv;
+    if (!get(g, k, "kv", "k", &vk) || !get(g, v, "kv", "v", &vv) || !declared_group(g, "kv", attn))
+        return;
+    if (vk.axis != AXIS_ROWS || vv.axis != AXIS_ROWS ||
+        vk.width != attn->n_kv_heads * attn->head_dim ||
+        vv.width != attn->n_kv_heads * attn->v_dim) {
+        fail(g, "kv", "k, v have %d, %d columns for %d heads of %d, %d", vk.width, vv.width,
+             attn->n_kv_heads, attn->head_dim, attn->v_dim);
+        return;
+    }
+    Op op = make_op(OP_KV, k, v, 0);
+    op.u.attn = *attn;
+    g->kv_writes |= 1U << attn->kv_group;
+    (void)add_op(g, op, AXIS_ROWS, 0);
+}
+
+T g_attend(Graph *g, T q, const AttnDesc *attn)
+{
+    Value v;
+    const KvGroup *group;
+    if (!get(g, q, "attend", "q", &v) || !(group = declared_group(g, "attend", attn)))
+        return 0;
+    if (attn->n_heads < 1 || attn->n_heads % attn->n_kv_heads != 0 || v.axis != AXIS_ROWS ||
+        v.width != attn->n_heads * attn->head_dim)
+        return fail(g, "attend", "%d columns for %d heads of %d over %d", v.width, attn->n_heads,
+                    attn->head_dim, attn->n_kv_heads);
+    /* All keys are there at once only where a step brings them or nothing is added. */
+    if (attn->full && group->use == KV_GROW)
+        return fail(g, "attend", "full attention over a cache that grows");
+    if (group->use == KV_FIXED && (!attn->full || attn->bias || attn->window))
+        return fail(g, "attend", "positions of queries in a cache of other rows");
+    if (attn->window != group->window || (attn->full && attn->window))
+        return fail(g, "attend", "window of %d over a group with %d", attn->window, group->window);
+    if (attn->bias && (attn->span < 1 || attn->span > (1 << 20) ||
+                       attn->bias->n != (int64_t)attn->n_heads * (2 * (int64_t)attn->span + 1)))
+        return fail(g, "attend", "bias of %d for %d heads and distances to %d", attn->bias->n,
+                    attn->n_heads, attn->span);
+    if (attn->sinks && attn->sinks->n != attn->n_heads)
+        return fail(g, "attend", "%d sinks for %d heads", attn->sinks->n, attn->n_heads);
+    Op op = make_op(OP_ATTEND, q, 0, 0);
+    op.u.attn = *attn;
+    g->kv_reads |= 1U << attn->kv_group;
+    return add_op(g, op, AXIS_ROWS, attn->n_heads * attn->v_dim);
+}
+
 bool graph_end(Graph *g, const GraphLimits *limits, const GraphPlan **out, Error *err)
 {
     if (!g->failed && g->out < 0)
         fail(g, "out", "the graph has no output");
+    if (!g->failed && g->frames > INT32_MAX / i64_max(1, limits->max_rows))
+        fail(g, "limits", "%d rows of %d frames", limits->max_rows, g->frames);
     if (!g->failed && (limits->max_rows < 1 || limits->max_out_rows < 1 || limits->max_segs < 1))
         fail(g, "limits", "%d rows, %d outputs, %d segments", limits->max_rows,
              limits->max_out_rows, limits->max_segs);
@@ -437,6 +640,14 @@ bool graph_end(Graph *g, const GraphLimits *limits, const GraphPlan **out, Error
     memcpy(p->rope_tables, g->ropes, sizeof p->rope_tables);
     p->n_rope_tables = g->n_ropes;
     p->weight_bytes_per_row = plan_weight_bytes(g);
+    memcpy(p->inputs, g->inputs, sizeof p->inputs);
+    p->n_inputs = g->n_inputs;
+    p->frames = g->frames;
+    p->pos_axes = g->pos_axes;
+    p->merge = (int)i64_max(1, g->merge);
+    p->max_pos = g->max_pos;
+    p->kv_writes = g->kv_writes;
+    p->kv_reads = g->kv_reads;
     *out = p;
     return true;
 }

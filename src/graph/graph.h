@@ -42,6 +42,27 @@ T g_delta(Graph *g, T qkv, T a, T b, const DeltaDesc *delta); /* -> [ROWS, n_v_h
 T g_out_rows(Graph *g, T x);              /* rows whose output is wanted -> [OUT_ROWS, width] */
 void g_out(Graph *g, T hidden, T logits); /* hidden: what the head multiplies (0: none) */
 
+/* What encoders and towers need besides. */
+T g_layer_norm(Graph *g, const Vec *w, const Vec *b, T x,
+               float eps);                 /* w, b [width]; b NULL: none */
+T g_act(Graph *g, ActKind act, T x, T up); /* act(x) * up; up 0: act(x) */
+/* Rows that the step brings (StepBlock.inputs), `frames` of `width` columns for each row of the
+ * step: [ROWS, width], or for more than one [FRAMES, width]. */
+T g_input(Graph *g, InputKind kind, int frames, int width);
+T g_input_over(Graph *g, InputKind kind, T x);     /* x, but for the rows that the step brings */
+T g_embed_pos(Graph *g, const Weight *table, T x); /* x + the table's row of each row's position */
+/* Windows over a segment's rows, as convolutions multiply them: columns [width][taps], the order of
+ * a kernel [out][width][taps]. Stride 1, or the frames of a row: [FRAMES, ..] -> [ROWS, ..]. */
+T g_window(Graph *g, T x, const WindowDesc *window);
+T g_merge(Graph *g, T x,
+          int n); /* wanted rows with the n - 1 after each -> [OUT_ROWS, n * width] */
+/* Declares a cache group; its number, for AttnDesc.kv_group. The parts of a model declare theirs in
+ * one order, before anything else. */
+int g_kv_group(Graph *g, const KvGroup *group);
+void g_kv(Graph *g, T k, T v,
+          const AttnDesc *attn);                 /* into pages, for g_attend here or elsewhere */
+T g_attend(Graph *g, T q, const AttnDesc *attn); /* -> [ROWS, n_heads * v_dim] */
+
 /* Names later ops that read no weight or vector "prefix.op" (those that do have its name); fmt as
  * printf. */
 void g_name(Graph *g, const char *fmt, ...) PRINTF(2, 3);

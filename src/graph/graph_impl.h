@@ -15,6 +15,11 @@ struct Graph {
     int out, hidden_out;
     KvGroup kv_groups[KV_GROUPS_MAX];
     int n_kv_groups;
+    int n_declared; /* the first groups: their numbers of layers are the family's */
+    unsigned kv_writes, kv_reads;
+    GraphInput inputs[GRAPH_INPUTS_MAX];
+    int n_inputs;
+    int frames, pos_axes, merge, max_pos;
     RopeDesc ropes[ROPE_TABLES_MAX];
     int n_ropes;
     int64_t state_floats;

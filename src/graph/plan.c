@@ -8,7 +8,15 @@
 static bool is_row_wise(OpKind kind)
 {
     return kind == OP_EMBED || kind == OP_NORM || kind == OP_NORM_GATED || kind == OP_ADD ||
-           kind == OP_SILU_MUL || kind == OP_SIGMOID_MUL || kind == OP_ROPE;
+           kind == OP_SILU_MUL || kind == OP_SIGMOID_MUL || kind == OP_ROPE ||
+           kind == OP_LAYER_NORM || kind == OP_ACT || kind == OP_INPUT || kind == OP_EMBED_POS ||
+           kind == OP_KV;
+}
+
+/* Reads rows that other tiles of the chain before it write, and begins a chain. */
+static bool moves_rows(OpKind kind)
+{
+    return kind == OP_OUT_ROWS || kind == OP_MERGE || kind == OP_WINDOW;
 }
 
 static void touch(Graph *g, int value, int phase)
@@ -33,8 +41,8 @@ static void find_lifetimes(Graph *g)
         touch(g, op->out, phase);
         /* What follows is a new chain; experts' outputs are gathered (and the addend read) at its
          * start. The choice of output rows begins a chain and does not end it: a tile may write the
-         * next op's rows while another still reads the rows it chooses. */
-        phase += heavy && op->kind != OP_OUT_ROWS;
+         * next op's rows while another still reads the rows it chooses; so do windows. */
+        phase += heavy && !moves_rows(op->kind);
         if (op->kind == OP_MOE) {
             touch(g, op->in[2], phase);
             touch(g, op->out, phase);
@@ -43,9 +51,11 @@ static void find_lifetimes(Graph *g)
     touch(g, g->hidden_out, phase);
 }
 
-static int64_t value_bytes(const Value *v, const GraphLimits *limits)
+static int64_t value_bytes(const Graph *g, const Value *v, const GraphLimits *limits)
 {
-    const int64_t rows = v->axis == AXIS_ROWS ? limits->max_rows : limits->max_out_rows;
+    const int64_t rows = v->axis == AXIS_OUT_ROWS ? limits->max_out_rows
+                         : v->axis == AXIS_FRAMES ? (int64_t)limits->max_rows * g->frames
+                                                  : limits->max_rows;
     return i64_round_up(rows * v->ld * (int64_t)sizeof(float), 64);
 }
 
@@ -58,7 +68,7 @@ static bool overlap(const Value *a, const Value *b)
 static int64_t first_fit(const Graph *g, int index, const GraphLimits *limits)
 {
     const Value *v = &g->values[index];
-    const int64_t bytes = value_bytes(v, limits);
+    const int64_t bytes = value_bytes(g, v, limits);
     int64_t at = 0;
     for (bool moved = true; moved;) {
         moved = false;
@@ -66,8 +76,8 @@ static int64_t first_fit(const Graph *g, int index, const GraphLimits *limits)
             const Value *o = &g->values[i];
             if (o->base != i || o->offset < 0 || !overlap(v, o))
                 continue;
-            if (at < o->offset + value_bytes(o, limits) && o->offset < at + bytes) {
-                at = o->offset + value_bytes(o, limits);
+            if (at < o->offset + value_bytes(g, o, limits) && o->offset < at + bytes) {
+                at = o->offset + value_bytes(g, o, limits);
                 moved = true;
             }
         }
@@ -99,7 +109,7 @@ void plan_scratch(Graph *g, const GraphLimits *limits, int64_t *scratch_bytes)
             continue;
         }
         v->offset = first_fit(g, i, limits);
-        end = i64_max(end, v->offset + value_bytes(v, limits));
+        end = i64_max(end, v->offset + value_bytes(g, v, limits));
     }
     for (int i = 0; i < g->n_values; i++)
         g->values[i].ld = g->values[g->values[i].base].ld;
@@ -122,7 +132,7 @@ int64_t plan_weight_bytes(const Graph *g)
         const Op *op = &g->ops[i];
         if (op->kind == OP_LIN)
             sum += weight_bytes(op->weight, 0);
-        if (op->kind == OP_EMBED)
+        if (op->kind == OP_EMBED || op->kind == OP_EMBED_POS)
             sum += rowview_bytes(&op->weight->segs[0]) / i64_max(1, op->weight->n);
         if (op->kind == OP_MOE)
             sum += weight_bytes(op->u.moe.gate_up, op->u.moe.top_k) +

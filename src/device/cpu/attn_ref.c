@@ -19,9 +19,11 @@ static double kv_load(const uint8_t *base, KvType type, int64_t at)
     return (double)f;
 }
 
-/* One query vector over keys [from, to): sum, then the running softmax in acc [v_dim]. */
-static void attend(const KvLayer *kv, const AttnArgs *a, const int32_t *pages, int h, int from,
-                   int to, const float *q, float sink, double *acc, float *out)
+/* One query vector at position `pos` over keys [from, to): sum, then the running softmax in acc
+ * [v_dim]. bias: the head's row of a->bias. */
+static void attend(const KvLayer *kv, const AttnArgs *a, const int32_t *pages, int h, int pos,
+                   int from, int to, const float *q, float sink, const float *bias, double *acc,
+                   float *out)
 {
     double max = -HUGE_VAL;
     double sum = 0.0;
@@ -34,6 +36,8 @@ static void attend(const KvLayer *kv, const AttnArgs *a, const int32_t *pages, i
         for (int d = 0; d < kv->head_dim; d++)
             s += (double)q[d] * kv_load(kv->k, kv->type, kernels_k_index(kv, slot, h, d));
         s *= (double)a->scale;
+        if (bias)
+            s += (double)bias[a->span + i64_max(-a->span, i64_min(a->span, j - pos))];
         if (a->softcap > 0.0F)
             s = (double)a->softcap * tanh(s / (double)a->softcap);
         const double shift = s > max ? exp(max - s) : 1.0; /* of what was summed so far */
@@ -61,9 +65,10 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
         const int from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
         const int64_t row = seg->row0 + r;
         for (int h = kv_head * share; h < (kv_head + 1) * share; h++) {
-            attend(kv, a, seg->pages, kv_head, from, pos + 1,
+            attend(kv, a, seg->pages, kv_head, pos, from, a->full ? seg->kv_len : pos + 1,
                    q + row * ldq + (int64_t)h * kv->head_dim, a->sinks ? a->sinks[h] : -INFINITY,
-                   acc, out + row * ldo + (int64_t)h * kv->v_dim);
+                   a->bias ? a->bias + (int64_t)h * (2 * (int64_t)a->span + 1) : NULL, acc,
+                   out + row * ldo + (int64_t)h * kv->v_dim);
         }
     }
 }

@@ -446,6 +446,15 @@ static void finish(const Call *c, int64_t row, float sink, float *out)
     }
 }
 
+/* Adds the bias of a head to the scores of keys [lo, hi) of the block at position `first`; the
+ * query is at `pos`. */
+static void add_bias(const AttnArgs *a, int h, int pos, int first, int lo, int hi, float *s)
+{
+    const float *bias = a->bias + (int64_t)h * (2 * (int64_t)a->span + 1) + a->span;
+    for (int j = lo; j < hi; j++)
+        s[j] += bias[i64_max(-a->span, i64_min(a->span, (int64_t)first + j - pos))];
+}
+
 static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int kv_head, int q0,
                  int q1, const float *q, int64_t ldq, float *out, int64_t ldo, uint8_t *work)
 {
@@ -453,6 +462,7 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
     const int rows = (q1 - q0) * share;
     const int past = seg->kv_len - seg->n_rows + 1; /* keys that row 0 sees without a window */
     const int window = a->window > 0 ? a->window : seg->kv_len;
+    const bool full = a->full;
     const int width = (int)i64_round_up(kv->v_dim, V_WIDTH);
     Call c = {.kv = kv, .pages = seg->pages, .kv_head = kv_head};
     call_open(&c, rows, work);
@@ -462,8 +472,8 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
         for (int64_t i = 0; i < (int64_t)share * kv->head_dim; i++)
             to[i] = from[i] * a->scale;
     }
-    const int lo_all = (int)i64_max(0, past + q0 - window);
-    const int hi_all = past + q1 - 1;
+    const int lo_all = full ? 0 : (int)i64_max(0, past + q0 - window);
+    const int hi_all = full ? seg->kv_len : past + q1 - 1;
     c.end = hi_all;
     for (int first = lo_all / BLOCK * BLOCK; first < hi_all; first += BLOCK) {
         Block b;
@@ -476,7 +486,7 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
             int from = BLOCK;
             int to = 0;
             for (int i = 0; i < six.n; i++) {
-                const int hi = past + q0 + (row + i) / share;
+                const int hi = full ? seg->kv_len : past + q0 + (row + i) / share;
                 six.lo[i] = (int)i64_max(0, hi - window - first);
                 six.hi[i] = (int)i64_min(BLOCK, hi - first);
                 if (six.lo[i] < six.hi[i]) {
@@ -487,6 +497,9 @@ static void attn(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int k
             if (from >= to)
                 continue;
             scores(c.q + (int64_t)row * kv->head_dim, kv->head_dim, &b, from, to, &six);
+            for (int i = 0; a->bias && i < six.n; i++)
+                add_bias(a, kv_head * share + (row + i) % share, past - 1 + q0 + (row + i) / share,
+                         first, six.lo[i], six.hi[i], six.s[i]);
             soften(a, &six, c.max + row, c.sum + (int64_t)row * SHIFTS);
             gather(&six, &b, c.acc + row * c.ld, c.ld, width);
         }

@@ -259,6 +259,54 @@ static void cpu_state_copy(Device *d, KvPool *pool, int from, int to)
         memcpy(pool->state + n * to, pool->state + n * from, (size_t)n * sizeof(float));
 }
 
+static bool check_inputs(const Program *p, const StepBlock *s, Error *err)
+{
+    const GraphPlan *g = p->plan;
+    for (int i = 0; i < g->n_inputs; i++) {
+        const GraphInput *in = &g->inputs[i];
+        const StepInput *given = i < s->n_inputs ? &s->inputs[i] : NULL;
+        const int rows = in->axis == AXIS_FRAMES ? s->n_rows * g->frames : s->n_rows;
+        if (!given && !in->optional)
+            return err_set(err, ERR_DEVICE, "%s: input %d is missing", g->part, i);
+        if (given && !given->index && given->n < rows)
+            return err_set(err, ERR_DEVICE, "%s: input %d has %d rows, wanted %d", g->part, i,
+                           given->n, rows);
+        for (int r = 0; given && given->index && r < rows; r++)
+            if (given->index[r] >= given->n || given->index[r] < (in->optional ? -1 : 0))
+                return err_set(err, ERR_DEVICE, "%s: input %d, row %d is row %d of %d", g->part, i,
+                               r, given->index[r], given->n);
+    }
+    if (s->n_inputs > g->n_inputs)
+        return err_set(err, ERR_DEVICE, "%s: %d inputs, the graph has %d", g->part, s->n_inputs,
+                       g->n_inputs);
+    for (int i = 0; i < s->n_out; i++)
+        if (s->out_rows[i] < 0 || s->out_rows[i] > s->n_rows - g->merge)
+            return err_set(err, ERR_DEVICE, "%s: output %d is of row %d of %d, and %d after it",
+                           g->part, i, s->out_rows[i], s->n_rows, g->merge - 1);
+    for (int r = 0; g->max_pos > 0 && r < s->n_rows; r++)
+        if (s->rows[r].pos < 0 || s->rows[r].pos >= g->max_pos)
+            return err_set(err, ERR_DEVICE, "%s: row %d is at position %d, the table has %d",
+                           g->part, r, s->rows[r].pos, g->max_pos);
+    return true;
+}
+
+/* What the groups' uses ask of a segment. */
+static bool check_uses(const Program *p, const Segment *seg, int i, Error *err)
+{
+    const GraphPlan *g = p->plan;
+    for (int k = 0; k < g->n_kv_groups; k++) {
+        const KvUse use = g->kv_groups[k].use;
+        const bool reads = g->kv_reads >> k & 1;
+        if (use == KV_STEP && reads && seg->kv_len != seg->n_rows)
+            return err_set(err, ERR_DEVICE, "%s: segment %d has %d of %d rows, wanted all of them",
+                           g->part, i, seg->n_rows, seg->kv_len);
+        if (use == KV_FIXED && reads && seg->fixed_len[k] < 1)
+            return err_set(err, ERR_DEVICE, "%s: segment %d has %d keys in group %d", g->part, i,
+                           seg->fixed_len[k], k);
+    }
+    return true;
+}
+
 static bool check_step(const Program *p, const KvPool *pool, const StepBlock *s, Error *err)
 {
     const GraphPlan *g = p->plan;
@@ -277,11 +325,13 @@ static bool check_step(const Program *p, const KvPool *pool, const StepBlock *s,
                                     seg->state_in >= pool->desc.n_states))
             return err_set(err, ERR_DEVICE, "segment %d: state slots %d, %d of %d", i,
                            seg->state_in, seg->state_out, pool->desc.n_states);
+        if (!check_uses(p, seg, i, err))
+            return false;
         row += seg->n_rows;
     }
     if (row != s->n_rows)
         return err_set(err, ERR_DEVICE, "segments cover %d of %d rows", row, s->n_rows);
-    return true;
+    return check_inputs(p, s, err);
 }
 
 /* Query rows of a tile: enough to read each block of keys for many queries, few enough to share
@@ -290,16 +340,21 @@ enum { QUERY_TILE = 32 };
 
 static void set_step(Program *p, KvPool *pool, const StepBlock *s)
 {
+    const int64_t n_axes = p->plan->pos_axes;
     p->step = s;
     p->pool = pool;
     for (int r = 0; r < s->n_rows; r++) {
         p->tokens[r] = s->rows[r].token;
         p->pos[r] = s->rows[r].pos;
+        for (int i = 0; i < n_axes; i++)
+            p->axes[r * n_axes + i] = s->pos ? s->pos[r * n_axes + i] : s->rows[r].pos;
     }
     p->n_attn_tiles = 0;
     for (int i = 0; i < s->n_segs; i++) {
         const Segment *seg = &s->segs[i];
         for (int g = 0; g < p->plan->n_kv_groups; g++) {
+            if (!(p->plan->kv_writes >> g & 1))
+                continue;
             const int pt = pool->desc.page_tokens[g];
             for (int r = 0; r < seg->n_rows; r++) {
                 const int at = seg->kv_len - seg->n_rows + r;

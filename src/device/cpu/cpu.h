@@ -74,7 +74,7 @@ typedef struct LinSeg {
 typedef enum RowItemKind {
     ROW_OP,         /* a row-wise op of the plan */
     ROW_ROPE_TABLE, /* cos and sin of one table for the rows */
-    ROW_KV_WRITE,   /* keys and values of an ATTN op into their slots */
+    ROW_KV_WRITE,   /* keys and values of an ATTN or KV op into their slots */
     ROW_PACK,       /* a value into its packed forms */
     ROW_COMBINE,    /* expert outputs of a MOE op back into rows */
 } RowItemKind;
@@ -150,6 +150,7 @@ struct Program {
     KvPool *pool;
     int32_t *slots[KV_GROUPS_MAX]; /* [max_rows] */
     int32_t *pos;                  /* [max_rows] */
+    int32_t *axes;                 /* [max_rows][pos_axes] */
     int32_t *tokens;               /* [max_rows] */
     AttnTile *attn_tiles;
     int n_attn_tiles;

@@ -63,7 +63,9 @@ static int64_t size_packs(const Device *d, const GraphPlan *plan, PackSet *packs
         if (set->n == 0)
             continue;
         const Value *v = &plan->values[i];
-        const int rows = v->axis == AXIS_ROWS ? plan->max_rows : plan->max_out_rows;
+        const int rows = v->axis == AXIS_OUT_ROWS ? plan->max_out_rows
+                         : v->axis == AXIS_FRAMES ? plan->max_rows * plan->frames
+                                                  : plan->max_rows;
         for (int w = 0; w < set->n; w++)
             set->bytes += pack_row_max(d, set->want[w], v->width, rows, work) * rows;
         /* First fit among packed values alive at the same time. */
@@ -128,14 +130,14 @@ static void size_all(const Device *d, const GraphPlan *plan, const KvPoolDesc *p
         const Op *op = &plan->ops[i];
         if (op->packed_only)
             widest = (int)i64_max(widest, plan->values[op->out].width);
-        if (op->kind == OP_ATTN) {
+        if (op->kind == OP_ATTN || op->kind == OP_ATTEND) {
             const AttnDesc *a = &op->u.attn;
             const KvLayer kv = {.n_kv_heads = a->n_kv_heads,
                                 .head_dim = a->head_dim,
                                 .v_dim = a->v_dim,
                                 .page_tokens = pool->page_tokens[a->kv_group],
                                 .type = pool->format == KV_FORMAT_F32 ? KV_F32 : KV_F16};
-            const AttnArgs args = {a->n_heads, a->scale, a->softcap, a->window, NULL};
+            const AttnArgs args = {.n_heads = a->n_heads};
             s->work = i64_max(s->work, attn_work_bytes(&kv, &args, plan->max_rows));
         }
         if (op->kind == OP_DELTA) {
@@ -154,7 +156,7 @@ static void size_all(const Device *d, const GraphPlan *plan, const KvPoolDesc *p
             (int64_t)plan->max_rows * plan->rope_tables[i].rot_dim * (int64_t)sizeof(float), 64);
     s->cursors = 2 * (int64_t)n_threads * (int64_t)sizeof(Cursor);
     s->ints =
-        i64_round_up((int64_t)plan->max_rows * (plan->n_kv_groups + 2) * 4, 64) +
+        i64_round_up((int64_t)plan->max_rows * (plan->n_kv_groups + plan->pos_axes + 2) * 4, 64) +
         i64_round_up(((int64_t)plan->max_rows + plan->max_segs) * (int64_t)sizeof(AttnTile), 64);
     s->total = i64_round_up(s->scratch, 64) + i64_round_up(s->packs, 64) + s->ropes +
                n_threads * (s->work + s->row_buf_floats * (int64_t)sizeof(float)) + s->cursors +
@@ -230,7 +232,7 @@ static void need_packed(Lowering *l, int value)
 
 static void lower_op(Lowering *l, const Op *op)
 {
-    const Axis axis = l->p->plan->values[op->out].axis;
+    const Axis axis = op->out >= 0 ? l->p->plan->values[op->out].axis : AXIS_ROWS;
     switch (op->kind) {
     case OP_EMBED:
     case OP_NORM:
@@ -239,12 +241,18 @@ static void lower_op(Lowering *l, const Op *op)
     case OP_SILU_MUL:
     case OP_SIGMOID_MUL:
     case OP_ROPE:
+    case OP_LAYER_NORM:
+    case OP_ACT:
+    case OP_INPUT:
+    case OP_EMBED_POS:
         add_item(l, axis, (RowItem){.kind = ROW_OP, .op = op});
         /* Packed at once, while the rows are in the thread's buffer. */
         if (op->packed_only)
             need_packed(l, op->out);
         break;
     case OP_OUT_ROWS:
+    case OP_MERGE:
+    case OP_WINDOW:
         flush(l); /* reads rows that other tiles of this chain may write */
         add_item(l, axis, (RowItem){.kind = ROW_OP, .op = op});
         if (op->packed_only)
@@ -256,6 +264,12 @@ static void lower_op(Lowering *l, const Op *op)
         break;
     case OP_ATTN:
         add_item(l, AXIS_ROWS, (RowItem){.kind = ROW_KV_WRITE, .op = op});
+        add_stage(l, op, axis, cpu_attn_tiles, cpu_attn_run);
+        break;
+    case OP_KV:
+        add_item(l, AXIS_ROWS, (RowItem){.kind = ROW_KV_WRITE, .op = op});
+        break;
+    case OP_ATTEND:
         add_stage(l, op, axis, cpu_attn_tiles, cpu_attn_run);
         break;
     case OP_MOE:
@@ -316,11 +330,13 @@ static void carve_all(Program *p, const Sizes *s)
     p->row_buf = carve(&at, s->row_buf_floats * n_threads * (int64_t)sizeof(float));
     p->attn_tiles =
         carve(&at, ((int64_t)plan->max_rows + plan->max_segs) * (int64_t)sizeof(AttnTile));
-    int32_t *ints = carve(&at, (int64_t)plan->max_rows * (plan->n_kv_groups + 2) * 4);
+    int32_t *ints =
+        carve(&at, (int64_t)plan->max_rows * (plan->n_kv_groups + plan->pos_axes + 2) * 4);
     p->pos = ints;
     p->tokens = ints + plan->max_rows;
     for (int g = 0; g < plan->n_kv_groups; g++)
         p->slots[g] = ints + (int64_t)plan->max_rows * (g + 2);
+    p->axes = ints + (int64_t)plan->max_rows * (plan->n_kv_groups + 2);
     if (s->moe_k > 0) {
         const int64_t places = (int64_t)plan->max_rows * s->moe_k;
         MoeWork *m = &p->moe;
@@ -343,13 +359,34 @@ static void carve_all(Program *p, const Sizes *s)
     }
 }
 
+/* The plan's groups are the first of the pool's: the parts of a model share one. */
+static bool check_pool(const GraphPlan *plan, const KvPoolDesc *pool, Error *err)
+{
+    if (plan->n_kv_groups > pool->n_groups)
+        return err_set(err, ERR_DEVICE, "%s: pool of %d groups, graph of %d", plan->part,
+                       pool->n_groups, plan->n_kv_groups);
+    if (plan->state_floats > 0 && plan->state_floats != pool->state_floats)
+        return err_set(err, ERR_DEVICE, "%s: pool of %lld state numbers, graph of %lld", plan->part,
+                       (long long)pool->state_floats, (long long)plan->state_floats);
+    for (int i = 0; i < plan->n_kv_groups; i++) {
+        const KvGroup *g = &plan->kv_groups[i];
+        const KvGroup *of = &pool->groups[i];
+        if (g->n_layers > of->n_layers || g->n_kv_heads != of->n_kv_heads ||
+            g->head_dim != of->head_dim || g->v_dim != of->v_dim || g->use != of->use)
+            return err_set(err, ERR_DEVICE,
+                           "%s: group %d has %d layers of %d heads of %d, the pool's %d, %d, %d",
+                           plan->part, i, g->n_layers, g->n_kv_heads, g->head_dim, of->n_layers,
+                           of->n_kv_heads, of->head_dim);
+    }
+    return true;
+}
+
 bool cpu_lower(Device *d, const GraphPlan *plan, const DeviceWeights *weights,
                const KvPoolDesc *pool, Program **out, Error *err)
 {
     (void)weights; /* read where they are mapped */
-    if (plan->n_kv_groups > pool->n_groups || plan->state_floats != pool->state_floats)
-        return err_set(err, ERR_DEVICE, "%s: pool of %d groups, graph of %d", plan->part,
-                       pool->n_groups, plan->n_kv_groups);
+    if (!check_pool(plan, pool, err))
+        return false;
     Program *p = mem_zalloc(sizeof *p);
     if (!p)
         return err_nomem(err, "program", sizeof *p);

@@ -4,7 +4,9 @@
 
 int cpu_axis_rows(const Program *p, Axis axis)
 {
-    return axis == AXIS_ROWS ? p->step->n_rows : p->step->n_out;
+    return axis == AXIS_OUT_ROWS ? p->step->n_out
+           : axis == AXIS_FRAMES ? p->step->n_rows * p->plan->frames
+                                 : p->step->n_rows;
 }
 
 float *cpu_value(const Program *p, int value)
@@ -93,6 +95,60 @@ static RowSpan span_of(const Program *p, const Op *by, int value, int r0, int th
     return (RowSpan){cpu_value(p, value) + ld(p, value) * r0, ld(p, value)};
 }
 
+static RopeArgs rope_args(const Program *p, const RopeDesc *r)
+{
+    return (RopeArgs){r->head_dim, r->rot_dim, r->pairs,         r->scale,
+                      r->inv_freq, r->axis,    p->plan->pos_axes};
+}
+
+/* n rows from r0 of what the step brings; rows that it leaves out are those of `over`, or zeros. */
+static void run_input(const Program *p, const Op *op, int r0, int n, const RowSpan *over, RowSpan y)
+{
+    const int at = op->u.input;
+    const int width = p->plan->inputs[at].width;
+    const StepInput *in = at < p->step->n_inputs ? &p->step->inputs[at] : NULL;
+    for (int r = 0; r < n; r++) {
+        const int from = !in ? -1 : in->index ? in->index[r0 + r] : r0 + r;
+        const float *x = from >= 0 ? in->data + (int64_t)from * width
+                         : over    ? over->x + over->ld * r
+                                   : NULL;
+        if (x)
+            memcpy(y.x + y.ld * r, x, (size_t)width * sizeof *x);
+        else
+            memset(y.x + y.ld * r, 0, (size_t)width * sizeof *x);
+    }
+}
+
+/* n rows from r0 of the windows over all segments. */
+static void run_window(const Program *p, const Op *op, int r0, int n, RowSpan y)
+{
+    const Value *in = &p->plan->values[op->in[0]];
+    const int in_rate = in->axis == AXIS_FRAMES ? p->plan->frames : 1;
+    const int out_rate = in_rate / op->u.window.stride;
+    for (int i = 0; i < p->step->n_segs; i++) {
+        const Segment *seg = &p->step->segs[i];
+        const int lo = seg->row0 * out_rate;
+        const int from = (int)i64_max(r0, lo);
+        const int to = (int)i64_min(r0 + n, lo + seg->n_rows * out_rate);
+        if (from < to)
+            p->dev->kernels.window(cpu_value(p, op->in[0]) + ld(p, op->in[0]) * seg->row0 * in_rate,
+                                   ld(p, op->in[0]), seg->n_rows * in_rate, in->width,
+                                   &op->u.window, from - lo, to - from, y.x + y.ld * (from - r0),
+                                   y.ld);
+    }
+}
+
+/* Wanted rows, each with the group - 1 after it. */
+static void run_gather(const Program *p, const Op *op, int group, int r0, int n, RowSpan y)
+{
+    const int width = p->plan->values[op->in[0]].width;
+    for (int i = 0; i < n * group; i++) {
+        const int64_t row = p->step->out_rows[r0 + i / group] + i % group;
+        memcpy(y.x + y.ld * (i / group) + (int64_t)(i % group) * width,
+               cpu_value(p, op->in[0]) + ld(p, op->in[0]) * row, (size_t)width * sizeof(float));
+    }
+}
+
 static void run_op(const Program *p, const Op *op, int r0, int n, int thread)
 {
     const CpuKernels *k = &p->dev->kernels;
@@ -101,7 +157,7 @@ static void run_op(const Program *p, const Op *op, int r0, int n, int thread)
     /* Ops without these inputs do not look at them. */
     RowSpan a = y;
     RowSpan b = y;
-    if (op->in[0] >= 0 && op->kind != OP_OUT_ROWS)
+    if (op->in[0] >= 0 && p->plan->values[op->in[0]].axis == out->axis)
         a = span_of(p, NULL, op->in[0], r0, thread);
     if (op->in[1] >= 0)
         b = span_of(p, NULL, op->in[1], r0, thread);
@@ -130,17 +186,34 @@ static void run_op(const Program *p, const Op *op, int r0, int n, int thread)
         break;
     case OP_ROPE: {
         const RopeDesc *r = &op->u.rope;
-        const RopeArgs args = {r->head_dim, r->rot_dim, r->pairs, r->scale, r->inv_freq};
+        const RopeArgs args = rope_args(p, r);
         for (int i = 0; i < n; i++)
             memcpy(y.x + y.ld * i, a.x + a.ld * i, (size_t)out->width * sizeof(float));
         k->rope(y.x, y.ld, r->n_heads, &args, p->rope[r->table] + (int64_t)r0 * r->rot_dim, n);
         break;
     }
     case OP_OUT_ROWS:
-        for (int i = 0; i < n; i++)
-            memcpy(y.x + y.ld * i,
-                   cpu_value(p, op->in[0]) + ld(p, op->in[0]) * p->step->out_rows[r0 + i],
-                   (size_t)out->width * sizeof(float));
+        run_gather(p, op, 1, r0, n, y);
+        break;
+    case OP_MERGE:
+        run_gather(p, op, op->group, r0, n, y);
+        break;
+    case OP_WINDOW:
+        run_window(p, op, r0, n, y);
+        break;
+    case OP_INPUT:
+        run_input(p, op, r0, n, op->in[0] >= 0 ? &a : NULL, y);
+        break;
+    case OP_EMBED_POS:
+        k->embed(&op->weight->segs[0], p->pos + r0, n, y.x, y.ld);
+        k->add(y.x, y.ld, a.x, a.ld, out->width, n, y.x, y.ld);
+        break;
+    case OP_LAYER_NORM:
+        k->layer_norm(a.x, a.ld, op->vec->v, op->bias ? op->bias->v : NULL, op->eps, out->width, n,
+                      y.x, y.ld);
+        break;
+    case OP_ACT:
+        k->act(op->u.act, a.x, a.ld, op->in[1] >= 0 ? b.x : NULL, b.ld, out->width, n, y.x, y.ld);
         break;
     case OP_NONE:
     case OP_LIN:
@@ -148,6 +221,8 @@ static void run_op(const Program *p, const Op *op, int r0, int n, int thread)
     case OP_MOE:
     case OP_CONV:
     case OP_DELTA:
+    case OP_KV:
+    case OP_ATTEND:
     case OP_COUNT:
         break;
     }
@@ -157,9 +232,11 @@ static void write_kv(const Program *p, const Op *op, int r0, int n)
 {
     const AttnDesc *a = &op->u.attn;
     const KvLayer kv = cpu_kv_layer(p->pool, a->kv_group, a->kv_layer);
-    p->dev->kernels.kv_write(&kv, cpu_value(p, op->in[1]) + ld(p, op->in[1]) * r0, ld(p, op->in[1]),
-                             cpu_value(p, op->in[2]) + ld(p, op->in[2]) * r0, ld(p, op->in[2]),
-                             p->slots[a->kv_group] + r0, n);
+    const int k = op->in[op->kind == OP_ATTN];
+    const int v = op->in[op->kind == OP_ATTN ? 2 : 1];
+    p->dev->kernels.kv_write(&kv, cpu_value(p, k) + ld(p, k) * r0, ld(p, k),
+                             cpu_value(p, v) + ld(p, v) * r0, ld(p, v), p->slots[a->kv_group] + r0,
+                             n);
 }
 
 void cpu_rows_run(Program *p, const Stage *s, int tile, int thread)
@@ -178,9 +255,10 @@ void cpu_rows_run(Program *p, const Stage *s, int tile, int thread)
             break;
         case ROW_ROPE_TABLE: {
             const RopeDesc *r = &p->plan->rope_tables[item->index];
-            const RopeArgs args = {r->head_dim, r->rot_dim, r->pairs, r->scale, r->inv_freq};
-            p->dev->kernels.rope_table(&args, p->pos + r0, n,
-                                       p->rope[item->index] + (int64_t)r0 * r->rot_dim);
+            const RopeArgs args = rope_args(p, r);
+            p->dev->kernels.rope_table(&args,
+                                       r->axis ? p->axes + (int64_t)r0 * args.n_axes : p->pos + r0,
+                                       n, p->rope[item->index] + (int64_t)r0 * r->rot_dim);
             break;
         }
         case ROW_KV_WRITE:
@@ -285,9 +363,17 @@ void cpu_attn_run(Program *p, const Stage *s, int tile, int thread)
     const AttnTile *t = &p->attn_tiles[p->n_attn_tiles - 1 - tile / a->n_kv_heads];
     const Segment *seg = &p->step->segs[t->seg];
     const KvLayer kv = cpu_kv_layer(p->pool, a->kv_group, a->kv_layer);
-    const AttnArgs args = {a->n_heads, a->scale, a->softcap, a->window,
-                           a->sinks ? a->sinks->v : NULL};
-    const AttnSeg as = {seg->row0, seg->n_rows, seg->kv_len, seg->pages[a->kv_group]};
+    const AttnArgs args = {.n_heads = a->n_heads,
+                           .scale = a->scale,
+                           .softcap = a->softcap,
+                           .window = a->window,
+                           .sinks = a->sinks ? a->sinks->v : NULL,
+                           .full = a->full,
+                           .bias = a->bias ? a->bias->v : NULL,
+                           .span = a->span};
+    const bool fixed = p->plan->kv_groups[a->kv_group].use == KV_FIXED;
+    const AttnSeg as = {seg->row0, seg->n_rows, fixed ? seg->fixed_len[a->kv_group] : seg->kv_len,
+                        seg->pages[a->kv_group]};
     p->dev->kernels.attn(&kv, &args, &as, tile % a->n_kv_heads, t->q0, t->q1,
                          cpu_value(p, op->in[0]), ld(p, op->in[0]), cpu_value(p, op->out),
                          ld(p, op->out), p->work + p->work_bytes * thread);

@@ -10,6 +10,7 @@
 #define MERE_DEVICE_CPU_KERNELS_H
 
 #include "base/format.h"
+#include "device/op.h"
 
 /* Rotary table: cos/sin of each position are computed from inv_freq when the rows are known (once a
  * step), f64 angle then f32. */
@@ -19,6 +20,8 @@ typedef struct RopeArgs {
     bool pairs;            /* true: (2i, 2i+1); false: (i, i + rot_dim/2) */
     float scale;           /* multiplies cos and sin (YaRN attention factor); 1 for none */
     const float *inv_freq; /* [rot_dim / 2] */
+    const uint8_t *axis;   /* [rot_dim / 2]: the position that turns each frequency, or NULL: one */
+    int n_axes;            /* positions of a row; read with `axis` alone */
 } RopeArgs;
 
 typedef enum KvType { KV_F16, KV_F32, KV_TYPE_COUNT } KvType;
@@ -78,6 +81,10 @@ typedef struct AttnArgs {
     float softcap;      /* 0: none */
     int window;         /* keys visible including itself; 0: all */
     const float *sinks; /* [n_heads] or NULL */
+    bool full;          /* every key is visible; no window then */
+    const float *bias;  /* [n_heads][2 * span + 1], added to the scaled score before the softcap:
+                           entry  span + (key - query), cut to the table's ends; or NULL */
+    int span;
 } AttnArgs;
 
 /* Gated delta net, one layer (families.md GDN). */
@@ -105,6 +112,7 @@ typedef struct CpuKernels {
      * then sin. */
     void (*rope)(float *x, int64_t ldx, int n_heads, const RopeArgs *rope, const float *cs,
                  int rows);
+    /* pos [rows], or with rope->axis [rows][n_axes]. */
     void (*rope_table)(const RopeArgs *rope, const int32_t *pos, int rows, float *cs);
     /* Writes new keys and values of rows into their slots: slots[r] = page * page_tokens + offset,
      * -1: skip. k [rows][n_kv_heads * head_dim], v [rows][n_kv_heads * v_dim]. */
@@ -112,9 +120,9 @@ typedef struct CpuKernels {
                      const int32_t *slots, int rows);
     /* out[r][h * v_dim ..] for query rows [q0, q1) of the segment (counted from seg->row0; q, out
      * point at row 0 of the step) and kv head `kv_head` (all its query heads). Key j is visible to
-     * the query at position p when p - window < j <= p. Softmax in f32, online over blocks of keys
-     * at fixed positions (multiples of the block), so a result depends on neither the tile nor the
-     * chunking. work: attn_work_bytes. */
+     * the query at position p when p - window < j <= p, or always when the call is `full`. Softmax
+     * in f32, online over blocks of keys at fixed positions (multiples of the block), so a result
+     * depends on neither the tile nor the chunking. work: attn_work_bytes. */
     void (*attn)(const KvLayer *kv, const AttnArgs *a, const AttnSeg *seg, int kv_head, int q0,
                  int q1, const float *q, int64_t ldq, float *out, int64_t ldo, uint8_t *work);
     /* Router: softmax over n logits, top k (ties: lower index), optional renormalisation; ids,
@@ -138,6 +146,17 @@ typedef struct CpuKernels {
                   const float *b, int64_t ldb, const float *a_log, const float *dt_bias,
                   const float *state_in, float *state_out, int h0, int h1, int n_rows, float *y,
                   int64_t ldy, uint8_t *work);
+    /* y = (x - mean) / sqrt(variance + eps) * w + b over each row (the variance divides by width);
+     * b NULL: none. x == y allowed. */
+    void (*layer_norm)(const float *x, int64_t ldx, const float *w, const float *b, float eps,
+                       int width, int rows, float *y, int64_t ldy);
+    /* y = act(x) * up, or act(x) when up is NULL. x == y allowed. */
+    void (*act)(ActKind act, const float *x, int64_t ldx, const float *up, int64_t ldu, int width,
+                int rows, float *y, int64_t ldy);
+    /* Rows [from, from + rows) of the windows over one segment of n rows: y[r][c * taps + t] =
+     * x[(from + r) * stride - pad + t][c], 0 outside [0, n). */
+    void (*window)(const float *x, int64_t ldx, int n, int width, const WindowDesc *w, int from,
+                   int rows, float *y, int64_t ldy);
     /* y = rms_norm(x over each `group`, w) * silu(z). */
     void (*rms_norm_gated)(const float *x, int64_t ldx, const float *z, int64_t ldz, const float *w,
                            float eps, int width, int group, int rows, float *y, int64_t ldy);

@@ -84,7 +84,8 @@ static void rope_table(const RopeArgs *rope, const int32_t *pos, int rows, float
     for (int r = 0; r < rows; r++) {
         float *c = cs + (int64_t)r * rope->rot_dim;
         for (int i = 0; i < half; i++) {
-            const double angle = (double)pos[r] * (double)rope->inv_freq[i];
+            const int32_t at = rope->axis ? pos[(int64_t)r * rope->n_axes + rope->axis[i]] : pos[r];
+            const double angle = (double)at * (double)rope->inv_freq[i];
             c[i] = (float)(cos(angle) * (double)rope->scale);
             c[half + i] = (float)(sin(angle) * (double)rope->scale);
         }
@@ -172,6 +173,66 @@ static void conv_silu(const float *x, int64_t ldx, const float *w, int width, co
     }
 }
 
+static void layer_norm(const float *x, int64_t ldx, const float *w, const float *b, float eps,
+                       int width, int rows, float *y, int64_t ldy)
+{
+    for (int r = 0; r < rows; r++) {
+        const float *xr = x + r * ldx;
+        double sum = 0.0;
+        double squares = 0.0;
+        for (int i = 0; i < width; i++)
+            sum += (double)xr[i];
+        const double mean = sum / width;
+        for (int i = 0; i < width; i++)
+            squares += ((double)xr[i] - mean) * ((double)xr[i] - mean);
+        const double s = 1.0 / sqrt(squares / width + (double)eps);
+        for (int i = 0; i < width; i++)
+            y[r * ldy + i] =
+                (float)(((double)xr[i] - mean) * s * (double)w[i] + (b ? (double)b[i] : 0.0));
+    }
+}
+
+/* In double: gelu's tail is a difference of near-equal numbers. */
+static double act_one(ActKind act, double x)
+{
+    switch (act) {
+    case ACT_GELU:
+        return 0.5 * x * erfc(-x * 0.70710678118654752440);
+    case ACT_GELU_TANH: /* x / 2 * (1 + tanh u) is x * sigmoid(2 u) */
+        return x / (1.0 + exp(-2.0 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case ACT_QUICK_GELU:
+        return x / (1.0 + exp(-1.702 * x));
+    case ACT_RELU:
+        break;
+    }
+    return x < 0.0 ? 0.0 : x;
+}
+
+static void act(ActKind kind, const float *x, int64_t ldx, const float *up, int64_t ldu, int width,
+                int rows, float *y, int64_t ldy)
+{
+    for (int r = 0; r < rows; r++) {
+        for (int i = 0; i < width; i++) {
+            const double v = act_one(kind, (double)x[r * ldx + i]);
+            y[r * ldy + i] = (float)(up ? v * (double)up[r * ldu + i] : v);
+        }
+    }
+}
+
+static void window(const float *x, int64_t ldx, int n, int width, const WindowDesc *w, int from,
+                   int rows, float *y, int64_t ldy)
+{
+    for (int r = 0; r < rows; r++) {
+        const int64_t first = (int64_t)(from + r) * w->stride - w->pad;
+        for (int t = 0; t < w->taps; t++) {
+            const bool inside = first + t >= 0 && first + t < n;
+            const float *row = x + (inside ? first + t : 0) * ldx;
+            for (int c = 0; c < width; c++)
+                y[r * ldy + (int64_t)c * w->taps + t] = inside ? row[c] : 0.0F;
+        }
+    }
+}
+
 static void rms_norm_gated(const float *x, int64_t ldx, const float *z, int64_t ldz, const float *w,
                            float eps, int width, int group, int rows, float *y, int64_t ldy)
 {
@@ -243,6 +304,9 @@ void ops_ref_set(CpuKernels *k)
     k->route_softmax = route_softmax;
     k->conv_silu = conv_silu;
     k->rms_norm_gated = rms_norm_gated;
+    k->layer_norm = layer_norm;
+    k->act = act;
+    k->window = window;
     k->embed = embed;
     k->combine = combine;
     k->argmax = argmax;
