@@ -180,6 +180,10 @@ DEVICE uint32_t load_stream_u32(const void *p, EMU_AT)
 {
     return *(const uint32_t *)emu_aligned(p, 4, file, line);
 }
+DEVICE u32x2 load_stream_u32x2(const void *p, EMU_AT)
+{
+    return *(const u32x2 *)emu_aligned(p, 8, file, line);
+}
 DEVICE uint32_t load_stream_u16(const void *p, EMU_AT)
 {
     return *(const uint16_t *)emu_aligned(p, 2, file, line);

@@ -132,6 +132,12 @@ DEVICE uint32_t load_stream_u32(const void *p)
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
+DEVICE u32x2 load_stream_u32x2(const void *p)
+{
+    u32x2 v;
+    asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
 DEVICE uint32_t load_stream_u16(const void *p)
 {
     uint16_t v;
