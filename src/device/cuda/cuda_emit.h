@@ -1,11 +1,12 @@
 /* cuda_emit.h: one emitter per operation: which kernels run for it at this number of rows. A new
- * operation is its emitter, its kernels (kernels/<name>.cu) and one line in cuda_emit_op. */
+ * operation is its emitter, its kernels (kernels/<name>.cu) and one line in cuda_emit.c. */
 #ifndef MERE_DEVICE_CUDA_EMIT_H
 #define MERE_DEVICE_CUDA_EMIT_H
 
 #include "device/cuda/cuda_build.h"
 
 void cuda_emit_op(CudaBuild *b, const GpuOp *op); /* cuda_emit.c: calls one of those below */
+bool cuda_emit_has(OpKind kind);                  /* whether there is one */
 
 /* cuda_begin.c: first in every program: copies the step block to device memory, fills the rope
  * tables, replaces tokens below 0 by those last sampled. */
@@ -38,5 +39,7 @@ CudaPtr cuda_step_host(const CudaBuild *b);    /* mapped: [CUDA_RING][max_words]
 CudaPtr cuda_logits(const CudaBuild *b);       /* [max_out][vocab] in device memory */
 CudaPtr cuda_sampled(const CudaBuild *b);      /* int32 [SAMPLE_SLOTS_MAX], last token by slot */
 CudaPtr cuda_results_host(const CudaBuild *b); /* mapped: SampleResult [CUDA_RING][max_out] */
+CudaPtr cuda_done_host(const CudaBuild *b);    /* mapped: u32, ticket of the last step that ended */
+CudaPtr cuda_inv_freq(const CudaBuild *b, int table); /* f32 [rot_dim / 2] of rope table t */
 
 #endif
