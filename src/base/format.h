@@ -55,5 +55,7 @@ RowView rowview_slice(const RowView *v, int64_t from, int64_t n);
 /* out[k] f32 = row r of v. The definition of each format: scalar, one rounding per operation as in
  * the source named in formats.def, so golden/quant is met bit for bit. 0 <= r < v->n. */
 void format_dequant_row(const RowView *v, int64_t r, float *out);
+/* Elements [from, from + n) of it; both multiples of the format's block. */
+void format_dequant_part(const RowView *v, int64_t r, int from, int n, float *out);
 
 #endif

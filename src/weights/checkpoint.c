@@ -358,6 +358,23 @@ static bool plain_rows(const Checkpoint *ck, const Tensor *t, int64_t n, int64_t
     return true;
 }
 
+/* MLX's microscaling formats, which have byte scales and no biases. Without a mode it is mxfp4, the
+ * first there was. FMT_COUNT: none of them. */
+static FormatId micro_format(const Tensor *scales, int bits, int64_t group, Str mode)
+{
+    static const struct {
+        const char *mode;
+        int bits, group;
+        FormatId format;
+    } known[] = {
+        {"mxfp4", 4, 32, FMT_MXFP4P}, {"mxfp8", 8, 32, FMT_MXFP8P}, {"nvfp4", 4, 16, FMT_NVFP4P}};
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (scales->dtype == DT_U8 && bits == known[i].bits && group == known[i].group &&
+            (mode.len == 0 ? known[i].format == FMT_MXFP4P : str_is(mode, known[i].mode)))
+            return known[i].format;
+    return FMT_COUNT;
+}
+
 /* MLX: codes in `w`, scales and biases beside it. */
 static bool packed_rows(const Checkpoint *ck, const char *stem, const Tensor *w,
                         const Tensor *scales, int64_t n, int64_t k, RowView *out, Error *err)
@@ -386,20 +403,23 @@ static bool packed_rows(const Checkpoint *ck, const char *stem, const Tensor *w,
         if (str_is(said.mode, "affine") && scales->dtype != DT_U8)
             return err_set(err, ERR_FORMAT, "%.100s: tensor \"%.60s.biases\" is missing", ck->doc,
                            stem);
-        const bool is_mxfp4 = bits == 4 && group == 32 && scales->dtype == DT_U8;
-        if (!is_mxfp4 || (said.mode.len && !str_is(said.mode, "mxfp4")))
+        const FormatId micro = micro_format(scales, bits, group, said.mode);
+        if (micro == FMT_COUNT)
             return err_set(err, ERR_UNSUPPORTED,
                            "%.90s: \"%.60s\" is quantised as %.*s, %d bits in groups of %" PRId64,
                            ck->doc, stem, said.mode.len ? (int)said.mode.len : 7,
                            said.mode.len ? said.mode.ptr : "unknown", bits, group);
-        out->format = FMT_MXFP4P;
+        out->format = micro;
         out->scale_format = FMT_F32;
         out->scale_row_bytes = groups;
         return true;
     }
-    if (bits != 4 && bits != 8)
+    static const FormatId affine[9] = {FMT_COUNT,   FMT_AFFINE1, FMT_AFFINE2,
+                                       FMT_AFFINE3, FMT_AFFINE4, FMT_AFFINE5,
+                                       FMT_AFFINE6, FMT_COUNT,   FMT_AFFINE8};
+    if (affine[bits] == FMT_COUNT)
         return err_set(err, ERR_UNSUPPORTED,
-                       "%.90s: \"%.60s\" is affine with %d bits, wanted 4 or 8", ck->doc, stem,
+                       "%.90s: \"%.60s\" is affine with %d bits, wanted 1 to 6 or 8", ck->doc, stem,
                        bits);
     if (group != 32 && group != 64 && group != 128)
         return err_set(err, ERR_UNSUPPORTED,
@@ -414,7 +434,7 @@ static bool packed_rows(const Checkpoint *ck, const char *stem, const Tensor *w,
                        tensor_dtype(biases->dtype)->name, tensor_dtype(scales->dtype)->name);
     if (n_rows(biases) != n || last_dim(biases) != groups)
         return wrong_shape(ck, biases, " in groups", n, k, err);
-    out->format = bits == 4 ? FMT_AFFINE4 : FMT_AFFINE8;
+    out->format = affine[bits];
     out->scale_format = scale_format;
     out->scale_row_bytes = groups * tensor_dtype(scales->dtype)->block_bytes;
     out->biases = biases->data;

@@ -218,10 +218,10 @@ static void test_mlx_errors(void **state)
         ErrCode code;
         const char *says;
     } cases[] = {
-        {T("q.weight", "U32", "[2,6]", "0", "48") "," T("q.scales", "BF16", "[2,1]", "48",
-                                                        "52") "," T("q.biases", "BF16", "[2,1]",
-                                                                    "52", "56"),
-         64, ERR_UNSUPPORTED, "affine with 3 bits"},
+        {T("q.weight", "U32", "[2,14]", "0", "112") "," T("q.scales", "BF16", "[2,1]", "112",
+                                                          "116") "," T("q.biases", "BF16", "[2,1]",
+                                                                       "116", "120"),
+         64, ERR_UNSUPPORTED, "affine with 7 bits"},
         {T("q.weight", "U32", "[2,8]", "0", "64") "," T("q.scales", "BF16", "[2,4]", "64",
                                                         "80") "," T("q.biases", "BF16", "[2,4]",
                                                                     "80", "96"),
@@ -358,7 +358,7 @@ static void build_gguf(GgufBuilder *g)
     gguf_tensor(g, "token_embd.weight", 2, (uint64_t[]){64, 2}, 8, 2 * 68);
     gguf_tensor(g, "blk.0.ffn_up_exps.weight", 3, (uint64_t[]){32, 2, 3}, 2, 3 * 2 * 18);
     gguf_tensor(g, "blk.0.attn_norm.weight", 1, (uint64_t[]){4}, 0, 16);
-    gguf_tensor(g, "blk.0.attn_q.weight", 2, (uint64_t[]){256, 1}, 13, 176); /* Q5_K */
+    gguf_tensor(g, "blk.0.attn_q.weight", 2, (uint64_t[]){256, 1}, 15, 292); /* Q8_K: of activations */
 }
 
 static void test_gguf(void **state)
@@ -389,7 +389,7 @@ static void test_gguf(void **state)
         assert_true(checkpoint_vector(ck, "model.layers.0.input_layernorm.weight", 4, norm, &err));
         float embd[128];
         assert_true(checkpoint_vector(ck, "model.embed_tokens.weight", 128, embd, &err));
-        rows_bad(ck, "model.layers.0.self_attn.q_proj", 1, 256, ERR_UNSUPPORTED, "is Q5_K");
+        rows_bad(ck, "model.layers.0.self_attn.q_proj", 1, 256, ERR_UNSUPPORTED, "is Q8_K");
         rows_bad(ck, "model.embed_tokens", 2, 32, ERR_FORMAT, "is [2, 64]");
 
         Str *tokens;

@@ -297,8 +297,12 @@ int main(void)
         {"qwen3", false, false},         {"qwen3_moe", false, true},
         {"qwen3_next", false, true},     {"llama-4b64", true, false},
         {"llama-4b32", true, false},     {"llama-8b64", true, false},
-        {"llama-mxfp4", true, false},    {"qwen3_moe-4b64", true, true},
-        {"qwen3_moe-mxfp4", true, true}, {"qwen3_next-4b32", true, true},
+        {"llama-mxfp4", true, false},    {"llama-2b32", true, false},
+        {"llama-3b64", true, false},     {"llama-5b64", true, false},
+        {"llama-6b64", true, false},     {"llama-mixed46", true, false},
+        {"llama-mxfp8", true, false},    {"llama-nvfp4", true, false},
+        {"qwen3_moe-4b64", true, true},  {"qwen3_moe-mxfp4", true, true},
+        {"qwen3_next-4b32", true, true},
     };
     static const struct {
         const char *name;

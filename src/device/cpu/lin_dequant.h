@@ -155,46 +155,38 @@ static inline void dequant_part(const RowView *w, int64_t row, int k0, int kc, f
     for (int i = kc; i % LANES; i++)
         out[i] = 0;
     const uint8_t *p = w->data + row * w->row_bytes;
-    switch (w->format) {
-    case FMT_F32:
-    case FMT_F16:
-    case FMT_BF16:
+    void (*block)(const uint8_t *, float *) = NULL;
+    int64_t bytes = 0;
+    int elements = 32;
+    if (w->format == FMT_F32 || w->format == FMT_F16 || w->format == FMT_BF16) {
         dequant_plain(w, row, k0, kc, out);
         return;
-    case FMT_AFFINE4:
-    case FMT_AFFINE8:
+    }
+    if (w->format == FMT_AFFINE4 || w->format == FMT_AFFINE8) {
         dequant_affine(w, row, k0, kc, out);
         return;
-    case FMT_MXFP4P:
+    }
+    if (w->format == FMT_MXFP4P) {
         dequant_mxfp4p(w, row, k0, kc, out);
         return;
-    case FMT_Q4_0:
-        for (int i = 0; i < kc; i += 32)
-            dequant_q4_0(p + (k0 + i) / 32 * 18, out + i);
-        return;
-    case FMT_Q4_1:
-        for (int i = 0; i < kc; i += 32)
-            dequant_q4_1(p + (k0 + i) / 32 * 20, out + i);
-        return;
-    case FMT_Q8_0:
-        for (int i = 0; i < kc; i += 32)
-            dequant_q8_0(p + (k0 + i) / 32 * 34, out + i);
-        return;
-    case FMT_MXFP4:
-        for (int i = 0; i < kc; i += 32)
-            dequant_mxfp4(p + (k0 + i) / 32 * 17, out + i);
-        return;
-    case FMT_Q4_K:
-        for (int i = 0; i < kc; i += 256)
-            dequant_q4_k(p + (k0 + i) / 256 * 144, out + i);
-        return;
-    case FMT_Q6_K:
-        for (int i = 0; i < kc; i += 256)
-            dequant_q6_k(p + (k0 + i) / 256 * 210, out + i);
-        return;
-    case FMT_COUNT:
-        return;
     }
+    if (w->format == FMT_Q4_0)
+        block = dequant_q4_0, bytes = 18;
+    else if (w->format == FMT_Q4_1)
+        block = dequant_q4_1, bytes = 20;
+    else if (w->format == FMT_Q8_0)
+        block = dequant_q8_0, bytes = 34;
+    else if (w->format == FMT_MXFP4)
+        block = dequant_mxfp4, bytes = 17;
+    else if (w->format == FMT_Q4_K)
+        block = dequant_q4_k, bytes = 144, elements = 256;
+    else if (w->format == FMT_Q6_K)
+        block = dequant_q6_k, bytes = 210, elements = 256;
+    if (block)
+        for (int i = 0; i < kc; i += elements)
+            block(p + (k0 + i) / elements * bytes, out + i);
+    else /* formats that have no code of their own at this level */
+        format_dequant_part(w, row, k0, kc, out);
 }
 
 #endif

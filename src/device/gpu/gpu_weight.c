@@ -25,47 +25,39 @@ static GpuScale pair_of(FormatId scale_format)
                                      : GPU_SCALE_BF16_PAIR;
 }
 
+/* Formats that GPUs read; the others have no layout yet. */
+typedef struct FormatLayout {
+    bool known;
+    GpuLayout layout;
+    GpuScale scale; /* planes: by the scales' own format */
+    int group;      /* planes: the tensor's */
+} FormatLayout;
+
+static const FormatLayout layouts[FMT_COUNT] = {
+    [FMT_F32] = {true, GPU_F32, GPU_SCALE_NONE, 0},
+    [FMT_F16] = {true, GPU_F16, GPU_SCALE_NONE, 0},
+    [FMT_BF16] = {true, GPU_BF16, GPU_SCALE_NONE, 0},
+    [FMT_Q4_0] = {true, GPU_S4, GPU_SCALE_F16, 32},
+    [FMT_Q4_1] = {true, GPU_A4, GPU_SCALE_F16_PAIR, 32},
+    /* Products of f16 and 6 bits: only f32 holds them. */
+    [FMT_Q4_K] = {true, GPU_A4, GPU_SCALE_F32_PAIR, 32},
+    [FMT_Q8_0] = {true, GPU_S8, GPU_SCALE_F16, 32},
+    [FMT_Q6_K] = {true, GPU_K6, GPU_SCALE_K6, 16},
+    [FMT_MXFP4] = {true, GPU_E4, GPU_SCALE_E8M0, 32},
+    [FMT_MXFP4P] = {true, GPU_E4, GPU_SCALE_E8M0, 32},
+    [FMT_AFFINE4] = {true, GPU_A4, GPU_SCALE_NONE, 0},
+    [FMT_AFFINE8] = {true, GPU_A8, GPU_SCALE_NONE, 0},
+};
+
 static bool layout(const RowView *v, GpuPart *p)
 {
-    switch (v->format) {
-    case FMT_F32:
-        *p = (GpuPart){.layout = GPU_F32};
-        return true;
-    case FMT_F16:
-        *p = (GpuPart){.layout = GPU_F16};
-        return true;
-    case FMT_BF16:
-        *p = (GpuPart){.layout = GPU_BF16};
-        return true;
-    case FMT_Q4_0:
-        *p = (GpuPart){.layout = GPU_S4, .scale = GPU_SCALE_F16, .group = 32};
-        return true;
-    case FMT_Q4_1:
-        *p = (GpuPart){.layout = GPU_A4, .scale = GPU_SCALE_F16_PAIR, .group = 32};
-        return true;
-    case FMT_Q4_K: /* products of f16 and 6 bits: only f32 holds them */
-        *p = (GpuPart){.layout = GPU_A4, .scale = GPU_SCALE_F32_PAIR, .group = 32};
-        return true;
-    case FMT_Q8_0:
-        *p = (GpuPart){.layout = GPU_S8, .scale = GPU_SCALE_F16, .group = 32};
-        return true;
-    case FMT_Q6_K:
-        *p = (GpuPart){.layout = GPU_K6, .scale = GPU_SCALE_K6, .group = 16};
-        return true;
-    case FMT_MXFP4:
-    case FMT_MXFP4P:
-        *p = (GpuPart){.layout = GPU_E4, .scale = GPU_SCALE_E8M0, .group = 32};
-        return true;
-    case FMT_AFFINE4:
-        *p = (GpuPart){.layout = GPU_A4, .scale = pair_of(v->scale_format), .group = v->group};
-        return true;
-    case FMT_AFFINE8:
-        *p = (GpuPart){.layout = GPU_A8, .scale = pair_of(v->scale_format), .group = v->group};
-        return true;
-    case FMT_COUNT:
-        break;
-    }
-    return false;
+    const FormatLayout *l = &layouts[v->format];
+    if (!l->known)
+        return false;
+    *p = (GpuPart){.layout = l->layout,
+                   .scale = v->biases ? pair_of(v->scale_format) : l->scale,
+                   .group = v->biases ? v->group : l->group};
+    return true;
 }
 
 static int64_t code_bytes(GpuLayout l, int64_t k)
@@ -277,8 +269,24 @@ static void pack_blocks4(const uint8_t *src, int k, size_t head, uint8_t *codes,
     }
 }
 
-static void pack_q8_0(const uint8_t *src, int k, uint8_t *codes, uint8_t *scales)
+static void pack_q4_0(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
 {
+    pack_blocks4(src, v->k, 2, codes, scales);
+}
+
+static void pack_q4_1(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
+{
+    pack_blocks4(src, v->k, 4, codes, scales);
+}
+
+static void pack_mxfp4(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
+{
+    pack_blocks4(src, v->k, 1, codes, scales);
+}
+
+static void pack_q8_0(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
+{
+    const int k = v->k;
     for (int b = 0; b < k / 32; b++) {
         memcpy(scales + (size_t)b * 2, src + (size_t)b * 34, 2);
         memcpy(codes + (size_t)b * 32, src + (size_t)b * 34 + 2, 32);
@@ -286,8 +294,9 @@ static void pack_q8_0(const uint8_t *src, int k, uint8_t *codes, uint8_t *scales
 }
 
 /* Sixty-four bytes of two sub-blocks (low nibbles, high nibbles) -> codes in order. */
-static void pack_q4_k(const uint8_t *src, int k, uint8_t *codes, uint8_t *scales)
+static void pack_q4_k(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
 {
+    const int k = v->k;
     for (int b = 0; b < k / 256; b++, src += 144, codes += 128) {
         const float d = num_from_f16(load_u16(src));
         const float dmin = num_from_f16(load_u16(src + 2));
@@ -306,8 +315,9 @@ static void pack_q4_k(const uint8_t *src, int k, uint8_t *codes, uint8_t *scales
     }
 }
 
-static void pack_q6_k(const uint8_t *src, int k, uint8_t *codes, uint8_t *scales)
+static void pack_q6_k(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
 {
+    const int k = v->k;
     uint8_t *high = codes + k / 2;
     memset(codes, 0, (size_t)(k / 2 + k / 4));
     for (int b = 0; b < k / 256; b++, src += 210) {
@@ -335,46 +345,32 @@ static void pack_pairs(const uint8_t *scales, const uint8_t *biases, int n, size
     }
 }
 
+static void pack_plain(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
+{
+    (void)scales;
+    memcpy(codes, src, (size_t)v->row_bytes);
+}
+
 static void pack_row(const RowView *v, int64_t r, uint8_t *codes, uint8_t *scales)
 {
+    static void (*const packs[FMT_COUNT])(const RowView *, const uint8_t *, uint8_t *,
+                                          uint8_t *) = {
+        [FMT_F32] = pack_plain, [FMT_F16] = pack_plain, [FMT_BF16] = pack_plain,
+        [FMT_Q4_0] = pack_q4_0, [FMT_Q4_1] = pack_q4_1, [FMT_MXFP4] = pack_mxfp4,
+        [FMT_Q8_0] = pack_q8_0, [FMT_Q4_K] = pack_q4_k, [FMT_Q6_K] = pack_q6_k,
+    };
     const uint8_t *src = v->data + r * v->row_bytes;
-    switch (v->format) {
-    case FMT_F32:
-    case FMT_F16:
-    case FMT_BF16:
-        memcpy(codes, src, (size_t)v->row_bytes);
-        return;
-    case FMT_Q4_0:
-        pack_blocks4(src, v->k, 2, codes, scales);
-        return;
-    case FMT_Q4_1:
-        pack_blocks4(src, v->k, 4, codes, scales);
-        return;
-    case FMT_MXFP4:
-        pack_blocks4(src, v->k, 1, codes, scales);
-        return;
-    case FMT_Q8_0:
-        pack_q8_0(src, v->k, codes, scales);
-        return;
-    case FMT_Q4_K:
-        pack_q4_k(src, v->k, codes, scales);
-        return;
-    case FMT_Q6_K:
-        pack_q6_k(src, v->k, codes, scales);
-        return;
-    case FMT_MXFP4P:
-        memcpy(codes, src, (size_t)v->k / 2);
-        memcpy(scales, v->scales + r * v->scale_row_bytes, (size_t)v->k / 32);
-        return;
-    case FMT_AFFINE4:
-    case FMT_AFFINE8:
-        memcpy(codes, src, (size_t)(v->format == FMT_AFFINE8 ? v->k : v->k / 2));
-        pack_pairs(v->scales + r * v->scale_row_bytes, v->biases + r * v->scale_row_bytes,
-                   v->k / v->group, v->scale_format == FMT_F32 ? 4 : 2, scales);
-        return;
-    case FMT_COUNT:
+    if (packs[v->format]) {
+        packs[v->format](v, src, codes, scales);
         return;
     }
+    memcpy(codes, src, (size_t)format_row_bytes(v->format, v->k)); /* planes, in our order */
+    const uint8_t *s = v->scales + r * v->scale_row_bytes;
+    if (v->biases)
+        pack_pairs(s, v->biases + r * v->scale_row_bytes, v->k / v->group,
+                   v->scale_format == FMT_F32 ? 4 : 2, scales);
+    else
+        memcpy(scales, s, (size_t)(v->k / v->group));
 }
 
 void gpu_weight_pack(const GpuWeight *w, int part, int expert, int64_t from, int64_t n,
