@@ -86,7 +86,7 @@ typedef enum MereKv {
  * rest). Zero means default everywhere. */
 typedef struct MereOptions {
     size_t size;
-    MereStr device;    /* "auto" (default), "cpu" */
+    MereStr device;    /* "auto" (default), "cpu", "cuda:N", "vulkan:N": mere_devices lists them */
     int32_t threads;   /* 0: one per core the process may run on */
     MereStr cpu_level; /* highest instruction set: scalar avx2 avx512 avx512vnni avx512bf16 amx;
                           empty: all the machine has */
@@ -100,9 +100,13 @@ typedef struct MereOptions {
     int32_t snapshots; /* recurrent-state snapshots kept for prefix reuse; 0: 4 where the model has
                           such state; -1: none */
     MereKv kv;
-    uint64_t limit_bytes; /* anonymous memory the plan may use; 0: what the machine has available,
-                             less a reserve */
+    uint64_t limit_bytes; /* memory the plan may use, of the device where it has its own, else
+                             anonymous memory; 0: what is available, less a reserve */
     bool no_prefix_cache;
+    /* While weights are brought to a device that keeps its own: called a few times a second on the
+     * thread that is in mere_model_open. False ends the load with MERE_ERR_CANCELLED. */
+    bool (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_ctx;
 } MereOptions;
 #define MERE_OPTIONS_INIT                                                                          \
     {                                                                                              \
@@ -111,6 +115,37 @@ typedef struct MereOptions {
 
 MereError *mere_error_clear(MereError *err);
 
+/* ---- devices ---- */
+typedef struct MereDevice {
+    char id[16];        /* "cuda:0": what MereOptions.device takes */
+    char name[96];      /* the driver's */
+    char driver[96];    /* "580.159 (CUDA 13.0)" */
+    char arch[32];      /* "sm_90" */
+    char pci[16];       /* "0000:c4:00.0"; empty: none */
+    char same_as[16];   /* id of a device before it that is the same chip; empty: none */
+    char features[192]; /* words */
+    char advice[240];   /* what would make more of it; empty: nothing */
+    bool shared_memory; /* its memory is the host's */
+    bool software;      /* a CPU that poses as a GPU: never chosen by "auto" */
+    bool is_auto;       /* what "auto" chooses */
+    uint64_t total_bytes, free_bytes; /* of memory that the engine may use */
+} MereDevice;
+typedef struct MereBackend {
+    char name[16];  /* "cuda" */
+    int32_t n;      /* devices found */
+    char note[240]; /* why none was found, or what failed */
+} MereBackend;
+typedef struct MereDevices {
+    size_t size;
+    const MereDevice *devices;
+    int32_t n_devices;
+    const MereBackend *backends; /* that were looked for */
+    int32_t n_backends;
+} MereDevices;
+/* Looks for devices and opens none. A driver that fails is no error: its backend's note says so. */
+bool mere_devices(MereDevices **out, MereError *err);
+void mere_devices_free(MereDevices *d);
+
 /* ---- engine ---- */
 bool mere_engine_open(const MereOptions *opt, MereEngine **out, MereError *err);
 /* Cancels what runs; events that were not read are gone. Models should have been closed; one that
@@ -118,10 +153,12 @@ bool mere_engine_open(const MereOptions *opt, MereEngine **out, MereError *err);
 void mere_engine_close(MereEngine *e);
 /* "cpu: 2 threads, avx512bf16 amx". Lives as long as the engine. */
 MereStr mere_engine_device(const MereEngine *e);
+/* "cpu", "cuda:0". */
+MereStr mere_engine_device_id(const MereEngine *e);
 
 /* ---- plan: reads headers only ---- */
 typedef enum MereTerm {
-    MERE_TERM_WEIGHTS, /* anonymous copies of weights (read, repack); mapped bytes are
+    MERE_TERM_WEIGHTS, /* copies of weights (read, repack), the device's mostly; mapped bytes are
                           placements[MAP] */
     MERE_TERM_DERIVED, /* bytes that are in no file: f32 norms, tables */
     MERE_TERM_KV,
@@ -145,15 +182,25 @@ typedef struct MerePlan {
     size_t size;
     bool fits;
     char device[64];
-    uint64_t terms[MERE_TERM_COUNT];       /* bytes */
-    uint64_t placements[MERE_PLACE_COUNT]; /* bytes of weights by how they are placed */
-    uint64_t total_bytes;                  /* sum of terms: predicted peak of anonymous memory */
-    uint64_t limit_bytes;
-    int32_t ctx, slots; /* what the plan is for */
+    uint64_t terms[MERE_TERM_COUNT];       /* bytes, the host's and the device's */
+    uint64_t placements[MERE_PLACE_COUNT]; /* bytes of weights in their files by how they are placed
+                                            */
+    uint64_t total_bytes;                  /* sum of terms: the peak of memory that no file backs */
+    uint64_t limit_bytes; /* of that sum: the host's limit, and the device's where it has its own
+                             memory */
+    int32_t ctx, slots;   /* what the plan is for */
     MereKv kv;
     int32_t nearest_ctx, nearest_slots; /* what would fit when this does not; 0: nothing does */
     MereKv nearest_kv;
     uint64_t bytes_per_token; /* weight bytes one decoded token reads */
+    /* A device with memory of its own has a limit of its own: both sides must fit. One that takes
+     * the host's may have one too (0: none): total_bytes must fit the host's limit, device_bytes
+     * the device's. */
+    bool own_memory;
+    uint64_t host_terms[MERE_TERM_COUNT]; /* the host's part of `terms` */
+    uint64_t host_bytes, host_limit_bytes;
+    uint64_t device_bytes, device_limit_bytes;
+    uint64_t placed_bytes[MERE_PLACE_COUNT]; /* that weights take on the device, by placement */
 } MerePlan;
 const char *mere_term_name(MereTerm t);   /* "weights" ... */
 const char *mere_place_name(MerePlace p); /* "map" ... */
@@ -328,7 +375,9 @@ typedef struct MereStats {
     int32_t queued, live, slots, pages_used, pages_total, states_used;
     uint64_t steps, rows, requests;
     uint64_t planned_bytes, anon_bytes, peak_anon_bytes,
-        mapped_bytes; /* anon: RssAnon of the process; peak: highest seen */
+        mapped_bytes; /* anon: RssAnon of the process; peak: highest seen; planned: of it */
+    /* Of a device that keeps books of its memory, as its driver tells; else 0. */
+    uint64_t device_planned_bytes, device_bytes, device_peak_bytes;
 } MereStats;
 void mere_stats(MereModel *m, MereStats *s);
 
@@ -340,8 +389,9 @@ typedef struct MereBenchResult {
     double prefill_tok_s, decode_tok_s;   /* medians over reps; 0 when not asked for */
     double prefill_spread, decode_spread; /* (max - min) / median */
     uint64_t bytes_per_token;
-    double read_gb_s; /* measured in the same run: what this device's threads read from memory */
-    double bandwidth_share; /* decode bytes_per_token * tok_s / read_gb_s */
+    double read_gb_s; /* measured in the same run: what this device's threads read from memory; 0:
+                         not known of this device */
+    double bandwidth_share; /* decode bytes_per_token * tok_s / read_gb_s; 0: not known */
 } MereBenchResult;
 /* Waits while the engine's thread measures; needs the model idle: MERE_ERR_FAILED when requests are
  * live. Empties the prefix cache. */

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/bench.h"
+#include "engine/devices.h"
 #include "engine/info.h"
 #include "engine/load.h"
 
@@ -153,6 +154,22 @@ MereStr mere_engine_device(const MereEngine *e)
 {
     const char *s = e->ops->describe(e->device);
     return (MereStr){s, strlen(s)};
+}
+
+MereStr mere_engine_device_id(const MereEngine *e)
+{
+    return (MereStr){e->device_id, strlen(e->device_id)};
+}
+
+bool mere_devices(MereDevices **out, MereError *err)
+{
+    Error own;
+    return devices_list(out, &own) || give_error(&own, err);
+}
+
+void mere_devices_free(MereDevices *d)
+{
+    devices_free(d);
 }
 
 /* ---- plan, model ---- */
@@ -431,6 +448,9 @@ void mere_stats(MereModel *m, MereStats *s)
     if (m->attached.sched)
         sched_stats(m->attached.sched, &st);
     const MerePlan *p = &m->h.ledger.plan;
+    DeviceMemory memory;
+    uint64_t peak;
+    engine_memory(m->engine, &memory, &peak);
     *s = (MereStats){.queued = st.queued,
                      .live = st.live,
                      .slots = m->info.slots,
@@ -440,9 +460,12 @@ void mere_stats(MereModel *m, MereStats *s)
                      .steps = st.steps,
                      .rows = st.rows,
                      .requests = st.requests,
-                     .planned_bytes = p->total_bytes,
+                     .planned_bytes = p->host_bytes,
                      .anon_bytes = engine_anon_bytes(m->engine),
-                     .mapped_bytes = p->placements[MERE_PLACE_MAP]};
+                     .mapped_bytes = p->placements[MERE_PLACE_MAP],
+                     .device_planned_bytes = p->device_bytes,
+                     .device_bytes = memory.used_bytes,
+                     .device_peak_bytes = peak};
     s->peak_anon_bytes = atomic_load(&m->engine->peak_bytes);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/bench.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,10 @@ typedef struct Bench {
     Row *rows;
     Segment *segs;
     int32_t *out_rows;
+    SampleDesc *samples;   /* [rows] */
+    SampleResult *results; /* [SCHED_FLIGHTS_MAX][rows] */
+    uint64_t tickets[SCHED_FLIGHTS_MAX];
+    int n_flights, oldest;
     double *prefill, *decode; /* [reps] tok/s */
     bool ok;
     Error *err;
@@ -115,47 +120,85 @@ static double read_gb_s(MereModel *m)
 
 /* ---- steps ---- */
 
-/* One step that appends n rows to each of the live sequences [0, n_seqs), with logits of each last
- * row when `want`. */
-static bool step(Bench *b, int n_seqs, int n, bool want)
+static bool wait_oldest(Bench *b, Error *err)
+{
+    const SchedDesc *d = sched_desc(b->m->attached.sched);
+    const uint64_t deadline = clock_ns() + (uint64_t)3600 * 1000000000U;
+    const uint64_t ticket = b->tickets[b->oldest];
+    b->oldest = (b->oldest + 1) % d->flights;
+    b->n_flights--;
+    return d->kv.ops->wait(d->kv.device, d->program, ticket, deadline, err);
+}
+
+static bool wait_all(Bench *b)
+{
+    while (b->n_flights > 0)
+        if (!wait_oldest(b, b->err))
+            return false;
+    return true;
+}
+
+static bool submit(Bench *b, StepBlock *block)
 {
     Sched *s = b->m->attached.sched;
     const SchedDesc *d = sched_desc(s);
-    StepBlock block = {
-        .rows = b->rows, .segs = b->segs, .out_rows = b->out_rows, .logits = sched_logits(s)};
+    const int at = (b->oldest + b->n_flights) % d->flights;
+    if (block->n_samples > 0)
+        block->results = b->results + (int64_t)at * b->b->rows;
+    else if (block->n_out > 0)
+        block->logits = sched_logits(s);
+    if (!d->kv.ops->submit(d->kv.device, d->program, d->kv.pool, block, &b->tickets[at], b->err))
+        return false;
+    b->n_flights++;
+    /* Logits are waited for, as by who draws from them; draws only when there is no more room. */
+    return block->logits ? wait_all(b) : b->n_flights < d->flights || wait_oldest(b, b->err);
+}
+
+/* One step that appends n rows to each of the live sequences [0, n_seqs), with a draw from each
+ * last row when `want`. drawn: the rows are of the tokens that the step before drew. */
+static bool step(Bench *b, int n_seqs, int n, bool want, bool drawn)
+{
+    Sched *s = b->m->attached.sched;
+    const bool samples = sched_desc(s)->kv.ops->samples;
+    StepBlock block = {.rows = b->rows,
+                       .segs = b->segs,
+                       .out_rows = b->out_rows,
+                       .samples = b->samples,
+                       .n_segs = n_seqs};
     for (int i = 0; i < n_seqs; i++) {
         KvSeq *seq = &b->seqs[i];
         if (!kv_reserve(sched_kv(s), seq, n, b->err))
             return false;
         b->segs[i] = (Segment){.row0 = block.n_rows};
         kv_segment(sched_kv(s), seq, n, &b->segs[i]);
-        for (int r = 0; r < n; r++)
-            b->rows[block.n_rows++] = (Row){b->tokens[seq->n_tokens + r], seq->n_tokens + r};
-        if (want)
-            b->out_rows[block.n_out++] = block.n_rows - 1;
+        for (int r = 0; r < n; r++) {
+            const int at = seq->n_tokens + r;
+            b->rows[block.n_rows++] = (Row){drawn && samples ? -1 - i : b->tokens[at], at};
+        }
+        if (!want)
+            continue;
+        if (samples)
+            b->samples[block.n_samples++] = (SampleDesc){.out = block.n_out, .slot = i};
+        b->out_rows[block.n_out++] = block.n_rows - 1;
     }
-    block.n_segs = n_seqs;
-    const uint64_t deadline = clock_ns() + (uint64_t)3600 * 1000000000U;
-    uint64_t ticket;
-    if (!d->kv.ops->submit(d->kv.device, d->program, d->kv.pool, &block, &ticket, b->err) ||
-        !d->kv.ops->wait(d->kv.device, d->program, ticket, deadline, b->err))
+    if (!submit(b, &block))
         return false;
-    for (int i = 0; i < n_seqs; i++)
+    for (int i = 0; i < n_seqs; i++) /* out of the tree: which tokens they are is not asked */
         kv_commit(sched_kv(s), &b->seqs[i], b->tokens, n);
     return true;
 }
 
-/* Appends n tokens to sequence 0, in chunks. */
+/* Appends n tokens to sequence 0, in chunks, and waits for the last. */
 static bool prefill(Bench *b, int n, bool want)
 {
     const int chunk = sched_desc(b->m->attached.sched)->chunk;
     while (n > 0) {
         const int rows = n < chunk ? n : chunk;
         n -= rows;
-        if (!step(b, 1, rows, want && n == 0))
+        if (!step(b, 1, rows, want && n == 0, false))
             return false;
     }
-    return true;
+    return wait_all(b);
 }
 
 static bool admit(Bench *b, int n_total)
@@ -201,8 +244,10 @@ static bool measure_decode(Bench *b, double *tok_s)
     }
     const uint64_t t0 = clock_ns();
     for (int t = 0; t < b->b->gen; t++)
-        if (!step(b, n_seqs, 1, true))
+        if (!step(b, n_seqs, 1, true, t > 0))
             return false;
+    if (!wait_all(b))
+        return false;
     *tok_s = (double)n_seqs * b->b->gen * 1e9 / (double)(clock_ns() - t0);
     return true;
 }
@@ -236,9 +281,12 @@ static bool take_memory(Bench *b)
     b->rows = ARENA_ARRAY(a, d->max_rows, Row, b->err);
     b->segs = ARENA_ARRAY(a, d->kv.slots, Segment, b->err);
     b->out_rows = ARENA_ARRAY(a, d->max_out, int32_t, b->err);
+    b->samples = ARENA_ARRAY(a, b->b->rows, SampleDesc, b->err);
+    b->results = ARENA_ARRAY(a, (int64_t)d->flights * b->b->rows, SampleResult, b->err);
     b->prefill = ARENA_ARRAY(a, b->b->reps, double, b->err);
     b->decode = ARENA_ARRAY(a, b->b->reps, double, b->err);
-    if (!b->seqs || !b->tokens || !b->rows || !b->segs || !b->out_rows || !b->prefill || !b->decode)
+    if (!b->seqs || !b->tokens || !b->rows || !b->segs || !b->out_rows || !b->samples ||
+        !b->results || !b->prefill || !b->decode)
         return false;
     for (int i = 0; i < d->kv.ctx; i++) /* any tokens, the same in each run */
         b->tokens[i] = (int32_t)(((uint64_t)i * 2654435761U + 12345) % (uint64_t)d->vocab);
@@ -271,7 +319,12 @@ static bool measure_all(Bench *b)
     if (b->b->gen > 0)
         r->decode_tok_s = median(b->decode, b->b->reps, &r->decode_spread);
     r->bytes_per_token = (uint64_t)b->m->h.graph->weight_bytes_per_row;
-    r->read_gb_s = read_gb_s(b->m);
+    DeviceMemory memory;
+    engine_memory(b->m->engine, &memory, NULL);
+    /* The host's threads read what the host's threads compute with: no measure of another device.
+     */
+    if (memory.shared && memory.limit_bytes == 0)
+        r->read_gb_s = read_gb_s(b->m);
     if (r->read_gb_s > 0) /* rows of a step read the weights once */
         r->bandwidth_share =
             (double)r->bytes_per_token * r->decode_tok_s / b->b->rows / (r->read_gb_s * 1e9);
@@ -291,6 +344,10 @@ static void bench_main(void *arg)
     }
     kv_clear(sched_kv(b->m->attached.sched));
     b->ok = take_memory(b) && measure_all(b);
+    Error later;
+    while (b->n_flights > 0) /* after a failure: their results lie in the arena */
+        if (!wait_oldest(b, &later))
+            log_msg(LOG_INFO, "%s", later.msg);
     release_all(b);
 }
 

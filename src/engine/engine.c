@@ -4,7 +4,11 @@
 #include "engine/osmem.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+enum { TICK_MS = 100 };
 
 struct EngineCall {
     EngineCall *next;
@@ -33,12 +37,17 @@ static void run_calls(MereEngine *e)
     }
 }
 
-/* One step of every model. True: there may be more to do at once. */
+/* One step of every model. True: there may be more to do at once. How many steps a device takes
+ * before the oldest is waited for is a number of the device: models that share it leave nothing
+ * behind. */
 static bool run_models(MereEngine *e)
 {
     bool busy = false;
-    for (EngineModel *m = e->models; m; m = m->next)
+    for (EngineModel *m = e->models; m; m = m->next) {
         busy = sched_step(m->sched) || busy;
+        if (e->models->next)
+            sched_settle(m->sched);
+    }
     return busy;
 }
 
@@ -50,8 +59,10 @@ static void *engine_main(void *arg)
         pthread_mutex_lock(&e->lock);
         const bool idle = !busy && !e->kick && !e->calls && !e->stop;
         pthread_mutex_unlock(&e->lock);
-        if (idle)
+        if (idle) {
             (void)engine_anon_bytes(e);
+            engine_look(e);
+        }
         pthread_mutex_lock(&e->lock);
         while (!busy && !e->kick && !e->calls && !e->stop)
             pthread_cond_wait(&e->work, &e->lock);
@@ -71,7 +82,21 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-bool engine_call(MereEngine *e, void (*fn)(void *), void *arg)
+/* Until `done` is signalled or TICK_MS passed; e->lock is held. */
+static void wait_tick(MereEngine *e)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += TICK_MS * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    (void)pthread_cond_timedwait(&e->done, &e->lock, &until);
+}
+
+bool engine_call_ticking(MereEngine *e, void (*fn)(void *), void *arg, void (*tick)(void *),
+                         void *tick_arg)
 {
     EngineCall c = {.fn = fn, .arg = arg};
     pthread_mutex_lock(&e->lock);
@@ -80,11 +105,26 @@ bool engine_call(MereEngine *e, void (*fn)(void *), void *arg)
         *(e->calls ? &e->last_call->next : &e->calls) = &c;
         e->last_call = &c;
         pthread_cond_signal(&e->work);
-        while (!c.done)
+    }
+    while (ok && !c.done) {
+        if (!tick) {
             pthread_cond_wait(&e->done, &e->lock);
+            continue;
+        }
+        wait_tick(e);
+        if (c.done)
+            break;
+        pthread_mutex_unlock(&e->lock);
+        tick(tick_arg);
+        pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
     return ok;
+}
+
+bool engine_call(MereEngine *e, void (*fn)(void *), void *arg)
+{
+    return engine_call_ticking(e, fn, arg, NULL, NULL);
 }
 
 void engine_kick(MereEngine *e)
@@ -125,6 +165,28 @@ uint64_t engine_anon_bytes(MereEngine *e)
     return now;
 }
 
+void engine_look(MereEngine *e)
+{
+    DeviceMemory now;
+    if (!e->device)
+        return;
+    e->ops->memory(e->device, &now);
+    pthread_mutex_lock(&e->lock);
+    e->memory = now;
+    if (now.used_bytes > e->device_peak_bytes)
+        e->device_peak_bytes = now.used_bytes;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_memory(MereEngine *e, DeviceMemory *out, uint64_t *peak_bytes)
+{
+    pthread_mutex_lock(&e->lock);
+    *out = e->memory;
+    if (peak_bytes)
+        *peak_bytes = e->device_peak_bytes;
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- open and close ---- */
 
 typedef struct OpenDevice {
@@ -137,7 +199,15 @@ typedef struct OpenDevice {
 static void open_device(void *arg)
 {
     OpenDevice *o = arg;
-    o->ok = o->e->ops->open(o->opt, &o->e->device, &o->err);
+    MereEngine *e = o->e;
+    o->ok = e->ops->open(o->opt, &e->device, &o->err);
+    if (!o->ok) {
+        e->device = NULL;
+        return;
+    }
+    engine_look(e);
+    e->device_base_bytes = e->memory.used_bytes;
+    e->base_bytes = osmem_anon(); /* a driver takes some, too */
 }
 
 static void close_device(void *arg)
@@ -180,14 +250,22 @@ bool engine_open(const EngineDesc *d, MereEngine **out, Error *err)
         return err_nomem(err, "engine", sizeof *e);
     e->ops = d->ops;
     e->numerics = d->device.numerics;
+    /* The one backend whose devices have no number. */
+    if (strcmp(d->ops->name, "cpu") == 0)
+        snprintf(e->device_id, sizeof e->device_id, "cpu");
+    else
+        snprintf(e->device_id, sizeof e->device_id, "%.12s:%d", d->ops->name, d->device.index);
     e->threads = d->device.threads > 0 ? d->device.threads : count_cores();
-    e->base_bytes = osmem_anon();
     arena_init(&e->arena, "engine");
     atomic_init(&e->refs, 1);
     atomic_init(&e->peak_bytes, 0);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
-    pthread_cond_init(&e->done, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->done, &attr);
+    pthread_condattr_destroy(&attr);
     bool ok = events_open(&e->events, d->max_requests, err);
     if (ok) {
         e->events.wake = kick_void;

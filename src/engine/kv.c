@@ -647,7 +647,7 @@ bool kv_admit(Kv *kv, KvSeq *seq, const int32_t *ids, int n_prompt, int n_total,
         kv->groups[g].claimed += seq->need[g];
         seq->first[g] = 0;
     }
-    seq->n_tokens = seq->n_blocks = seq->n_shared = 0;
+    seq->n_tokens = seq->n_ahead = seq->n_blocks = seq->n_shared = 0;
     seq->node = -1;
     seq->live = true;
     if (!share || !kv->d.share)
@@ -672,7 +672,7 @@ bool kv_admit(Kv *kv, KvSeq *seq, const int32_t *ids, int n_prompt, int n_total,
 
 bool kv_reserve(Kv *kv, KvSeq *seq, int n_rows, Error *err)
 {
-    const int64_t end = (int64_t)seq->n_tokens + n_rows;
+    const int64_t end = (int64_t)seq->n_tokens + seq->n_ahead + n_rows;
     const int want = (int)((end + kv->page_tokens - 1) / kv->page_tokens);
     if (want > kv->max_blocks)
         return err_set(err, ERR_FULL, "%" PRId64 " positions, the context has %d", end, kv->d.ctx);
@@ -693,16 +693,22 @@ bool kv_reserve(Kv *kv, KvSeq *seq, int n_rows, Error *err)
 void kv_segment(const Kv *kv, const KvSeq *seq, int n_rows, Segment *out)
 {
     out->n_rows = n_rows;
-    out->kv_len = seq->n_tokens + n_rows;
+    out->kv_len = seq->n_tokens + seq->n_ahead + n_rows;
     for (int g = 0; g < kv->n_groups; g++)
         out->pages[g] = seq->pages[g];
     out->state_in = seq->state_in;
     out->state_out = seq->state;
 }
 
+void kv_ahead(KvSeq *seq, int n_rows)
+{
+    seq->n_ahead += n_rows;
+}
+
 void kv_commit(Kv *kv, KvSeq *seq, const int32_t *tokens, int n_rows)
 {
     seq->n_tokens += n_rows;
+    seq->n_ahead -= (int)i64_min(seq->n_ahead, n_rows);
     unpin(kv, seq);
     seq->state_in = seq->state;
     share_blocks(kv, seq, tokens);
@@ -776,7 +782,8 @@ void kv_release(Kv *kv, KvSeq *seq, const int32_t *tokens, bool keep)
     unpin(kv, seq);
     if (keep && seq->node >= 0 && seq->n_tokens > 0) {
         if (seq->state >= 0) {
-            Snapshot *s = seq->state_in == seq->state ? new_snapshot(kv, seq, tokens) : NULL;
+            const bool known = seq->state_in == seq->state && seq->n_ahead == 0;
+            Snapshot *s = known ? new_snapshot(kv, seq, tokens) : NULL;
             if (s) { /* the slot changes hands, nothing is copied */
                 s->state = seq->state;
                 kv->n_live_states--;
@@ -802,7 +809,7 @@ void kv_release(Kv *kv, KvSeq *seq, const int32_t *tokens, bool keep)
     if (seq->node >= 0)
         move_to(kv, seq, -1);
     seq->live = false;
-    seq->n_tokens = seq->n_blocks = seq->n_shared = 0;
+    seq->n_tokens = seq->n_ahead = seq->n_blocks = seq->n_shared = 0;
     seq->state = seq->state_in = -1;
 }
 

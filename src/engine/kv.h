@@ -31,7 +31,7 @@ typedef struct KvDesc {
     KvPool *pool;
     KvPoolDesc desc; /* equal page_tokens in all groups; n_states = slots + snapshots */
     int ctx, slots;
-    int max_rows; /* of one sequence in one step */
+    int max_rows; /* of one sequence that are reserved and not committed */
     int page_tokens;
     bool share; /* keep prefixes */
 } KvDesc;
@@ -40,9 +40,11 @@ typedef struct KvSeq {
     int32_t *pages[KV_GROUPS_MAX]; /* [ceil(ctx / page_tokens)] */
     int first[KV_GROUPS_MAX];      /* blocks before it have been given back */
     int need[KV_GROUPS_MAX];       /* pages claimed at admission */
-    int n_tokens;                  /* positions that hold data */
-    int n_blocks;                  /* blocks with pages */
-    int n_shared;                  /* full blocks that are in the tree */
+    int n_tokens;        /* positions that hold data, or will when what was submitted ran */
+    int n_ahead;         /* positions behind them whose rows were submitted before their
+                            tokens were known */
+    int n_blocks;        /* blocks with pages */
+    int n_shared;        /* full blocks that are in the tree */
     int node;            /* of the last of them; -1: this sequence stays out of the tree */
     int state_in, state; /* slots; state_in -1: fresh. -1: the model has no such state */
     int snapshot;        /* pinned until the first step; -1: none */
@@ -66,18 +68,23 @@ MUST_CHECK bool kv_seq_init(Kv *kv, Arena *a, KvSeq *seq, Error *err);
  * KV_SALT_MAX bytes. n_prompt >= 1. */
 bool kv_admit(Kv *kv, KvSeq *seq, const int32_t *ids, int n_prompt, int n_total, Str salt,
               bool share);
-/* Pages for n_rows more positions. ERR_FULL: more than was claimed (a mistake of the caller). */
+/* Pages for n_rows more positions behind n_tokens + n_ahead. ERR_FULL: more than was claimed (a
+ * mistake of the caller). */
 MUST_CHECK bool kv_reserve(Kv *kv, KvSeq *seq, int n_rows, Error *err);
 /* The segment for a step that appends n_rows, which kv_reserve made room for. row0 is the caller's.
  */
 void kv_segment(const Kv *kv, const KvSeq *seq, int n_rows, Segment *out);
-/* The step succeeded: n_rows more positions hold `tokens` (all of the sequence, from 0). Full
- * blocks join the tree. */
+/* The step was submitted before the tokens of its n_rows are known: kv_commit will tell them. */
+void kv_ahead(KvSeq *seq, int n_rows);
+/* The step was submitted (it need not have run: devices run steps, copies and later steps in
+ * order): n_rows more positions hold `tokens` (all of the sequence, from 0), those ahead first.
+ * Full blocks join the tree. If the step fails after all, kv_clear has to follow. */
 void kv_commit(Kv *kv, KvSeq *seq, const int32_t *tokens, int n_rows);
-/* Keeps a copy of the state as it is after n_tokens. Does nothing where there is no such state or
- * no budget. */
+/* Keeps a copy of the state as it is after n_tokens (n_ahead is 0). Does nothing where there is no
+ * such state or no budget. */
 void kv_snapshot(Kv *kv, KvSeq *seq, const int32_t *tokens);
-/* Ends the sequence. keep: its last, short block and its state join the tree too. */
+/* Ends the sequence. keep: its last, short block and its state join the tree too (a state with rows
+ * ahead does not: nobody knows what it stands for). */
 void kv_release(Kv *kv, KvSeq *seq, const int32_t *tokens, bool keep);
 /* Gives back everything that only the tree holds. */
 void kv_clear(Kv *kv);

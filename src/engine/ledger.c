@@ -62,6 +62,18 @@ typedef struct Choice {
     MereKv kv;
 } Choice;
 
+/* Steps that the scheduler gives the device before it waits for the oldest. */
+static int flights_of(const DeviceOps *ops)
+{
+    return (int)i64_max(1, i64_min(ops->in_flight, SCHED_FLIGHTS_MAX));
+}
+
+/* Of one sequence, reserved and not committed: a chunk, or a row for each flight (sched.h). */
+static int uncommitted_rows(const LedgerSizes *s, int flights)
+{
+    return (int)i64_max(s->chunk, flights);
+}
+
 static KvPoolDesc pool_desc(const LedgerInput *in, Choice c)
 {
     const GraphPlan *g = in->graph;
@@ -72,8 +84,8 @@ static KvPoolDesc pool_desc(const LedgerInput *in, Choice c)
         d.groups[i] = g->kv_groups[i];
         d.page_tokens[i] = in->sizes.page_tokens;
         d.seq_pages[i] = (c.ctx + in->sizes.page_tokens - 1) / in->sizes.page_tokens;
-        d.n_pages[i] =
-            kv_pool_pages(&g->kv_groups[i], in->sizes.page_tokens, c.ctx, c.slots, in->sizes.chunk);
+        d.n_pages[i] = kv_pool_pages(&g->kv_groups[i], in->sizes.page_tokens, c.ctx, c.slots,
+                                     uncommitted_rows(&in->sizes, flights_of(in->ops)));
     }
     if (g->state_floats > 0) {
         const int kept =
@@ -84,16 +96,17 @@ static KvPoolDesc pool_desc(const LedgerInput *in, Choice c)
 }
 
 static SchedDesc sched_part(const LedgerSizes *s, const KvPoolDesc *pool, Choice c, int vocab,
-                            bool share)
+                            int flights, bool share)
 {
     return (SchedDesc){
         .kv = {.desc = *pool,
                .ctx = c.ctx,
                .slots = c.slots,
-               .max_rows = s->chunk,
+               .max_rows = uncommitted_rows(s, flights),
                .page_tokens = s->page_tokens,
                .share = share},
         .vocab = vocab,
+        .flights = flights,
         .max_rows = s->limits.max_rows,
         .max_out = s->limits.max_out_rows,
         .chunk = s->chunk,
@@ -121,40 +134,56 @@ static void place_weights(const LedgerInput *in, MerePlan *plan)
         if (again)
             continue;
         plan->placements[how] += (uint64_t)bytes;
-        if (how == PLACE_READ || how == PLACE_REPACK || how == PLACE_DERIVE)
-            plan->terms[MERE_TERM_WEIGHTS] += (uint64_t)device_bytes;
+        plan->placed_bytes[how] += (uint64_t)device_bytes;
+        plan->terms[MERE_TERM_WEIGHTS] += (uint64_t)device_bytes;
     }
 }
 
-static uint64_t plan_terms(const LedgerInput *in, Choice c, MerePlan *plan)
+static bool plan_fits(const MerePlan *p)
+{
+    const uint64_t host = p->own_memory ? p->host_bytes : p->total_bytes;
+    const bool on_device = p->own_memory || p->device_limit_bytes > 0;
+    return host <= p->host_limit_bytes && (!on_device || p->device_bytes <= p->device_limit_bytes);
+}
+
+/* The terms that follow from the choice, and the sums. */
+static void plan_terms(const LedgerInput *in, Choice c, MerePlan *plan)
 {
     const KvPoolDesc pool = pool_desc(in, c);
     int64_t state = 0;
+    DeviceNeed need;
     plan->terms[MERE_TERM_KV] = (uint64_t)in->ops->pool_bytes(&pool, &state);
     plan->terms[MERE_TERM_STATE] = (uint64_t)state;
-    DeviceNeed need;
     in->ops->need(in->device, in->graph, &pool, &need);
     plan->terms[MERE_TERM_SCRATCH] = (uint64_t)need.scratch;
-    const SchedDesc sched =
-        sched_part(&in->sizes, &pool, c, in->model->vocab, !in->opt->no_prefix_cache);
-    plan->terms[MERE_TERM_RUNTIME] =
-        (uint64_t)need.runtime + (uint64_t)need.host + (uint64_t)sched_bytes(&sched) +
+    const SchedDesc sched = sched_part(&in->sizes, &pool, c, in->model->vocab, flights_of(in->ops),
+                                       !in->opt->no_prefix_cache);
+    const uint64_t host_runtime =
+        (uint64_t)need.host + (uint64_t)sched_bytes(&sched) +
         (uint64_t)in->sizes.echo_rows * (uint64_t)in->model->vocab * sizeof(float) +
         in->base_bytes + in->text_bytes + in->head_bytes;
+    plan->terms[MERE_TERM_RUNTIME] = host_runtime + (uint64_t)need.runtime + in->device_base_bytes;
     plan->terms[MERE_TERM_RESERVE] = RESERVE_BYTES;
-    plan->total_bytes = 0;
-    for (int t = 0; t < MERE_TERM_COUNT; t++)
+    plan->total_bytes = plan->host_bytes = 0;
+    for (int t = 0; t < MERE_TERM_COUNT; t++) {
+        /* A device that keeps no books (the CPU) takes everything from the host. */
+        const bool is_host =
+            !in->memory.limit_bytes || t == MERE_TERM_DERIVED || t == MERE_TERM_RESERVE;
+        plan->host_terms[t] = is_host ? plan->terms[t] : t == MERE_TERM_RUNTIME ? host_runtime : 0;
         plan->total_bytes += plan->terms[t];
+        plan->host_bytes += plan->host_terms[t];
+    }
+    plan->device_bytes = plan->total_bytes - plan->host_bytes;
     plan->ctx = c.ctx;
     plan->slots = c.slots;
     plan->kv = c.kv;
-    return plan->total_bytes;
 }
 
 static bool choice_fits(const LedgerInput *in, Choice c, const MerePlan *fixed)
 {
     MerePlan p = *fixed;
-    return plan_terms(in, c, &p) <= p.limit_bytes;
+    plan_terms(in, c, &p);
+    return plan_fits(&p);
 }
 
 /* The largest context up to c.ctx that fits, a multiple of a page unless c.ctx itself; 0: none. */
@@ -199,17 +228,23 @@ static void find_nearest(const LedgerInput *in, Choice want, MerePlan *plan)
     }
 }
 
-/* The context when none was asked for. A limit that the user set is used up; of what the machine
- * has the cache beyond CTX_PLAIN tokens takes a quarter: it is claimed whole at load, and a context
- * of 262,144 tokens would take the machine for a chat of a few hundred. */
+static uint64_t quarter_more(uint64_t need, uint64_t limit)
+{
+    return need <= limit ? need + (limit - need) / 4 : limit;
+}
+
+/* The context when none was asked for. A limit that the user set is used up; of what machine and
+ * device have, the cache beyond CTX_PLAIN tokens takes a quarter: it is claimed whole at load, and
+ * a context of 262,144 tokens would take the machine for a chat of a few hundred. */
 static int default_ctx(const LedgerInput *in, Choice c, const MerePlan *fixed)
 {
     MerePlan budget = *fixed;
     if (in->opt->limit_bytes == 0) {
         const Choice plain = {(int)i64_min(c.ctx, CTX_PLAIN), c.slots, c.kv};
-        const uint64_t need = plan_terms(in, plain, &budget);
-        if (need <= fixed->limit_bytes)
-            budget.limit_bytes = need + (fixed->limit_bytes - need) / 4;
+        plan_terms(in, plain, &budget);
+        budget.host_limit_bytes = quarter_more(
+            budget.own_memory ? budget.host_bytes : budget.total_bytes, fixed->host_limit_bytes);
+        budget.device_limit_bytes = quarter_more(budget.device_bytes, fixed->device_limit_bytes);
     }
     const int ctx = largest_ctx(in, c, &budget);
     return ctx > 0 ? ctx : c.ctx;
@@ -228,10 +263,27 @@ static uint64_t machine_limit(uint64_t mapped)
     return have > leave ? have - leave : 0;
 }
 
+/* What may be used of the machine's memory and of the device's. */
+static void set_limits(const LedgerInput *in, MerePlan *plan)
+{
+    const DeviceMemory *m = &in->memory;
+    const uint64_t wish = in->opt->limit_bytes;
+    /* The process's own bytes are taken already and are part of the sum. */
+    const uint64_t machine = machine_limit(plan->placements[MERE_PLACE_MAP]) + in->base_bytes;
+    /* What other models hold of the device is no part of this one's sum. */
+    const uint64_t others =
+        m->used_bytes > in->device_base_bytes ? m->used_bytes - in->device_base_bytes : 0;
+    const uint64_t device = m->limit_bytes > others ? m->limit_bytes - others : 0;
+    plan->own_memory = !m->shared;
+    plan->host_limit_bytes = wish && m->shared ? wish : machine;
+    plan->device_limit_bytes = wish && !m->shared && wish < device ? wish : device;
+    plan->limit_bytes = plan->host_limit_bytes + (plan->own_memory ? plan->device_limit_bytes : 0);
+}
+
 bool ledger_make(const LedgerInput *in, Ledger *out, Error *err)
 {
     const MereOptions *opt = in->opt;
-    *out = (Ledger){.sizes = in->sizes};
+    *out = (Ledger){.sizes = in->sizes, .flights = flights_of(in->ops)};
     MerePlan *plan = &out->plan;
     plan->size = sizeof *plan;
     snprintf(plan->device, sizeof plan->device, "%s", in->ops->describe(in->device));
@@ -239,9 +291,7 @@ bool ledger_make(const LedgerInput *in, Ledger *out, Error *err)
     plan->terms[MERE_TERM_DERIVED] = (uint64_t)in->model->derived_bytes;
     plan->placements[MERE_PLACE_DERIVE] += (uint64_t)in->model->derived_bytes;
     plan->bytes_per_token = (uint64_t)in->graph->weight_bytes_per_row;
-    const uint64_t machine = machine_limit(plan->placements[MERE_PLACE_MAP]);
-    /* The process's own bytes are taken already and are part of the total. */
-    plan->limit_bytes = opt->limit_bytes ? opt->limit_bytes : machine + in->base_bytes;
+    set_limits(in, plan);
     Choice c = {.ctx = opt->ctx > 0 ? opt->ctx : in->model->max_ctx,
                 .slots = in->sizes.slots,
                 .kv = opt->kv != MERE_KV_AUTO     ? opt->kv
@@ -251,7 +301,8 @@ bool ledger_make(const LedgerInput *in, Ledger *out, Error *err)
         return err_set(err, ERR_FORMAT, "%s: a context of %d tokens", in->model->doc, c.ctx);
     if (opt->ctx == 0)
         c.ctx = default_ctx(in, c, plan);
-    plan->fits = plan_terms(in, c, plan) <= plan->limit_bytes;
+    plan_terms(in, c, plan);
+    plan->fits = plan_fits(plan);
     if (plan->fits) {
         plan->nearest_ctx = c.ctx;
         plan->nearest_slots = c.slots;
@@ -273,15 +324,24 @@ static double gib(uint64_t bytes)
 bool ledger_refuse(const Ledger *l, const char *name, Error *err)
 {
     const MerePlan *p = &l->plan;
+    /* The side that is too small; of both, the device's, which holds the model. */
+    const bool on_device =
+        (p->own_memory || p->device_limit_bytes > 0) && p->device_bytes > p->device_limit_bytes;
+    const uint64_t need = on_device       ? p->device_bytes
+                          : p->own_memory ? p->host_bytes
+                                          : p->total_bytes;
+    const uint64_t limit = on_device ? p->device_limit_bytes : p->host_limit_bytes;
+    const char *whose = on_device ? " of the device's memory" : p->own_memory ? " of memory" : "";
     if (p->nearest_ctx == 0)
-        return err_set(err, ERR_FIT,
-                       "%s needs %.2f GiB with a context of %d and %d slots, %.2f GiB may be used; "
-                       "no context fits",
-                       name, gib(p->total_bytes), (int)p->ctx, (int)p->slots, gib(p->limit_bytes));
+        return err_set(
+            err, ERR_FIT,
+            "%s needs %.2f GiB%s with a context of %d and %d slots, %.2f GiB may be used; "
+            "no context fits",
+            name, gib(need), whose, (int)p->ctx, (int)p->slots, gib(limit));
     return err_set(err, ERR_FIT,
-                   "%s needs %.2f GiB with a context of %d and %d slots, %.2f GiB may be used; "
+                   "%s needs %.2f GiB%s with a context of %d and %d slots, %.2f GiB may be used; "
                    "ctx %d, slots %d, kv %s would fit",
-                   name, gib(p->total_bytes), (int)p->ctx, (int)p->slots, gib(p->limit_bytes),
+                   name, gib(need), whose, (int)p->ctx, (int)p->slots, gib(limit),
                    (int)p->nearest_ctx, (int)p->nearest_slots,
                    p->nearest_kv == MERE_KV_F32 ? "f32" : "f16");
 }
@@ -289,5 +349,5 @@ bool ledger_refuse(const Ledger *l, const char *name, Error *err)
 SchedDesc ledger_sched(const Ledger *l, int vocab)
 {
     const Choice c = {l->ctx, l->sizes.slots, l->plan.kv};
-    return sched_part(&l->sizes, &l->pool, c, vocab, l->share);
+    return sched_part(&l->sizes, &l->pool, c, vocab, l->flights, l->share);
 }

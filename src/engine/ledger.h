@@ -1,9 +1,12 @@
 /* ledger.h: the memory plan: what a model takes with this context, these slots and this device,
  * before anything of it is loaded, and what would fit when that does not.
  *
- * Terms are anonymous bytes (mere.h: MereTerm): what is mapped from files is counted apart, as
- * placements. The same function plans for `mere plan` and for loading, from the same inputs, so a
- * model takes what was said. Pure but for the question to the system how much is left. */
+ * Terms are bytes that no file backs (mere.h: MereTerm), the host's and the device's; what is
+ * mapped from files is counted apart, as placements. Where the device has memory of its own, each
+ * side has its limit; where it takes the host's, one sum has the host's limit, and the device's
+ * part the device's, when it names one. The CPU names none: all of it is the host's. The same
+ * function plans for `mere plan` and for loading, from the same inputs, so a model takes what was
+ * said. Pure but for the question to the system how much is left. */
 #ifndef MERE_ENGINE_LEDGER_H
 #define MERE_ENGINE_LEDGER_H
 
@@ -29,9 +32,11 @@ typedef struct LedgerInput {
     const GraphPlan *graph; /* built with sizes.limits */
     const MereOptions *opt;
     LedgerSizes sizes;
-    uint64_t base_bytes; /* the process without the model */
-    uint64_t text_bytes; /* tokenizer and template */
-    uint64_t head_bytes; /* headers, model, graph: what the arenas hold */
+    DeviceMemory memory;        /* as it is now */
+    uint64_t device_base_bytes; /* that the device held before any model: its context */
+    uint64_t base_bytes;        /* the process without the model */
+    uint64_t text_bytes;        /* tokenizer and template */
+    uint64_t head_bytes;        /* headers, model, graph: what the arenas hold */
 } LedgerInput;
 
 typedef struct Ledger {
@@ -39,7 +44,8 @@ typedef struct Ledger {
     LedgerSizes sizes;
     KvPoolDesc pool;
     int ctx;
-    bool share; /* keep prefixes */
+    int flights; /* steps at once, of the scheduler */
+    bool share;  /* keep prefixes */
 } Ledger;
 
 /* ERR_USAGE: an option is out of its range. Not fitting is no error here: plan.fits. */

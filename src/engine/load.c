@@ -26,6 +26,23 @@ static uint64_t text_bytes(int vocab)
     return (uint64_t)vocab * 120 + ((uint64_t)1 << 20);
 }
 
+static void look(void *engine)
+{
+    engine_look(engine);
+}
+
+/* What a device lacks is told whole; the way out with it. */
+static bool check_device(MereEngine *e, const GraphPlan *graph, Error *err)
+{
+    Error own;
+    if (e->ops->supports(e->device, graph, &own))
+        return true;
+    if (strcmp(e->device_id, "cpu") == 0)
+        return err_set(err, own.code, "%s", own.msg);
+    return err_set(err, own.code, "%s cannot run this model (--device cpu may): %.150s",
+                   e->device_id, own.msg);
+}
+
 static bool plan_model(MereEngine *e, const MereOptions *opt, LoadHeaders *h, Error *err)
 {
     LedgerInput in = {.ops = e->ops,
@@ -33,11 +50,15 @@ static bool plan_model(MereEngine *e, const MereOptions *opt, LoadHeaders *h, Er
                       .numerics = e->numerics,
                       .model = h->model,
                       .opt = opt,
-                      .base_bytes = e->base_bytes};
+                      .base_bytes = e->base_bytes,
+                      .device_base_bytes = e->device_base_bytes};
     if (!ledger_sizes(opt, h->model->max_ctx, h->model->vocab, &in.sizes, err) ||
         !model_build(h->model, &h->arena, "text", &in.sizes.limits, &h->graph, err) ||
-        !e->ops->supports(e->device, h->graph, err))
+        !check_device(e, h->graph, err))
         return false;
+    if (!engine_call(e, look, e))
+        return err_set(err, ERR_USAGE, "the engine was closed");
+    engine_memory(e, &in.memory, NULL);
     in.graph = h->graph;
     in.text_bytes = text_bytes(h->model->vocab);
     /* The derived vectors lie in the same arena and have a term of their own. */
@@ -231,9 +252,31 @@ static void release(EngineModel *attached)
 
 typedef struct DeviceJob {
     MereModel *m;
+    const MereOptions *opt;
     bool ok;
     Error err;
+    /* From the engine's thread to the caller's, which has the callback; and back. */
+    atomic_uint_fast64_t done_bytes, total_bytes;
+    atomic_bool stop;
+    bool cancel; /* `stop` as the device sees it: on its own thread */
 } DeviceJob;
+
+static void on_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
+{
+    DeviceJob *job = ctx;
+    atomic_store_explicit(&job->done_bytes, done_bytes, memory_order_relaxed);
+    atomic_store_explicit(&job->total_bytes, total_bytes, memory_order_relaxed);
+    job->cancel = atomic_load_explicit(&job->stop, memory_order_relaxed);
+}
+
+static void tell_progress(void *ctx)
+{
+    DeviceJob *job = ctx;
+    const uint64_t total = atomic_load_explicit(&job->total_bytes, memory_order_relaxed);
+    const uint64_t done = atomic_load_explicit(&job->done_bytes, memory_order_relaxed);
+    if (total > 0 && !job->opt->progress(job->opt->progress_ctx, done, total))
+        atomic_store_explicit(&job->stop, true, memory_order_relaxed);
+}
 
 static void take_device(void *arg)
 {
@@ -243,7 +286,8 @@ static void take_device(void *arg)
     const Ledger *l = &m->h.ledger;
     SchedDesc d = ledger_sched(l, m->h.model->vocab);
     const Model *model = m->h.model;
-    if (!e->ops->weights_open(e->device, model->weights, model->n_weights, NULL, &m->weights,
+    const LoadProgress progress = {on_progress, job, &job->cancel};
+    if (!e->ops->weights_open(e->device, model->weights, model->n_weights, &progress, &m->weights,
                               &job->err) ||
         !e->ops->pool_open(e->device, &l->pool, &m->pool, &job->err) ||
         !e->ops->lower(e->device, m->h.graph, m->weights, &l->pool, &m->program, &job->err)) {
@@ -268,6 +312,7 @@ static void take_device(void *arg)
     }
     m->attached.release = release;
     engine_attach(e, &m->attached);
+    engine_look(e);
     job->ok = true;
 }
 
@@ -278,11 +323,12 @@ static void leave_device(void *arg)
         return;
     engine_detach(m->engine, &m->attached);
     release(&m->attached);
+    engine_look(m->engine);
 }
 
 /* ---- open and close ---- */
 
-static bool open_parts(MereModel *m, Error *err)
+static bool open_parts(MereModel *m, const MereOptions *opt, Error *err)
 {
     const LoadHeaders *h = &m->h;
     if (!h->ledger.plan.fits)
@@ -294,8 +340,9 @@ static bool open_parts(MereModel *m, Error *err)
     m->info.slots = h->ledger.sizes.slots;
     m->limits = (RequestLimits){
         .vocab = h->model->vocab, .ctx = h->ledger.ctx, .echo_rows = h->ledger.sizes.echo_rows};
-    DeviceJob job = {.m = m};
-    if (!engine_call(m->engine, take_device, &job))
+    DeviceJob job = {.m = m, .opt = opt};
+    if (!engine_call_ticking(m->engine, take_device, &job, opt->progress ? tell_progress : NULL,
+                             &job))
         return err_set(err, ERR_USAGE, "the engine was closed");
     if (!job.ok && err)
         *err = job.err;
@@ -311,7 +358,7 @@ bool load_open(MereEngine *e, MereStr name, const MereOptions *opt, MereModel **
     atomic_init(&m->refs, 1);
     m->engine = e;
     engine_ref(e);
-    if (!load_headers(e, name, opt, &m->h, err) || !open_parts(m, err)) {
+    if (!load_headers(e, name, opt, &m->h, err) || !open_parts(m, opt, err)) {
         load_close(m);
         return false;
     }

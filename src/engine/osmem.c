@@ -120,6 +120,13 @@ uint64_t osmem_available(void)
     return left;
 }
 
+uint64_t osmem_total(void)
+{
+    char buf[TEXT_MAX];
+    uint64_t kb;
+    return number_after(read_small("/proc/meminfo", buf), "MemTotal:", &kb) ? kb * 1024 : 0;
+}
+
 uint64_t osmem_anon(void)
 {
     char buf[TEXT_MAX];

@@ -8,6 +8,7 @@
 /* Bytes that can be taken without swapping: MemAvailable, or less where a control group (v1 or v2)
  * limits the process. Pages of files that are only cached count as available. */
 uint64_t osmem_available(void);
-uint64_t osmem_anon(void); /* RssAnon of this process: what it holds that no file backs */
+uint64_t osmem_total(void); /* MemTotal */
+uint64_t osmem_anon(void);  /* RssAnon of this process: what it holds that no file backs */
 
 #endif

@@ -191,6 +191,11 @@ static bool changes_logits(const MereSampling *p)
     return p->n_bias > 0 || has_repeat(p) || has_counts(p);
 }
 
+bool sample_is_plain(const MereSampling *p)
+{
+    return p->logprobs < 0 && !changes_logits(p);
+}
+
 static void penalise(Sampler *s, const MereSampling *p, const SampleHistory *h, float *logits)
 {
     if (has_repeat(p)) {

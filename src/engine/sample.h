@@ -58,6 +58,9 @@ MUST_CHECK bool sample_init(Arena *a, int vocab, Sampler *out, Error *err);
 /* ERR_REQUEST names the field, its value and its range. */
 MUST_CHECK bool sample_check(const MereSampling *p, int vocab, Error *err);
 
+/* Whether steps 4 to 9 are all that is asked for: a device that samples can do those. */
+bool sample_is_plain(const MereSampling *p);
+
 /* What has been said so far: prompt and answer in one array; the next token's position is
  * n_tokens. */
 typedef struct SampleHistory {

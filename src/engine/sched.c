@@ -15,18 +15,41 @@ enum { TEXT_HELD_MAX = 1 << 20 }; /* bytes of one token and of held text: a limi
 
 /* A place for one live sequence. */
 typedef struct Slot {
-    Request *req; /* NULL: free */
+    Request *req;   /* NULL: free */
+    uint32_t epoch; /* counts the requests: results of an earlier one are dropped */
+    bool on_device; /* the device draws its tokens */
     KvSeq seq;
     int32_t *tokens; /* [ctx] prompt, then answer */
-    int n_tokens;    /* seq.n_tokens of them have been computed */
+    int n_tokens;    /* seq.n_tokens of them have been submitted */
+    int n_pending;   /* tokens that are being drawn; seq.n_ahead <= n_pending */
     int n_prompt;
     int n_hit;        /* prompt tokens found in the cache */
     int snapshot_end; /* a prompt's state is kept at this length; 0: not */
     Detok detok;
     StrBuf text; /* text that is not given out yet */
-    /* In the present step. */
+    /* In the step that is being composed. */
     int n_rows, out0, n_out; /* rows; logits rows [out0, out0 + n_out) */
+    int sample;              /* index of its SampleDesc, -1: none */
 } Slot;
+
+/* What a sequence gets from a step. */
+typedef struct Part {
+    int slot;
+    uint32_t epoch;
+    int out0, n_out; /* rows of the logits */
+    int sample;      /* of the results; -1: the host draws */
+} Part;
+
+/* A step that the device has. */
+typedef struct Flight {
+    uint64_t ticket;
+    int n_rows;
+    bool has_logits;
+    Part *parts; /* [slots] */
+    int n_parts;
+    SampleResult *results; /* [slots] */
+    float *logits;         /* [max_out][vocab] */
+} Flight;
 
 struct Sched {
     SchedDesc d;
@@ -37,13 +60,18 @@ struct Sched {
     int *order;         /* [slots] live slots by admission */
     int n_live;
     Request *wait, *wait_last; /* taken from the inbox */
-    /* The step. */
-    Row *rows;         /* [max_rows] */
-    Segment *segs;     /* [slots] */
-    int *seg_slot;     /* [slots] */
-    int32_t *out_rows; /* [max_out] */
-    int n_rows, n_segs, n_out;
-    float *logits; /* [max_out][vocab] */
+    /* The step that is being composed. */
+    Row *rows;           /* [max_rows] */
+    Segment *segs;       /* [slots] */
+    int *seg_slot;       /* [slots] */
+    int32_t *out_rows;   /* [max_out] */
+    SampleDesc *samples; /* [slots] */
+    int n_rows, n_segs, n_out, n_samples;
+    bool want_logits;
+    /* Those the device has: n_flights from `oldest` on, around. */
+    Flight flights[SCHED_FLIGHTS_MAX];
+    int n_flights, oldest;
+    float *logits; /* of all flights */
     size_t logits_bytes;
 
     pthread_mutex_t lock; /* for what follows */
@@ -62,7 +90,8 @@ int64_t sched_bytes(const SchedDesc *d)
     return kv_bytes(&d->kv) + sample_bytes(d->vocab) +
            slots * (int64_t)(sizeof(Slot) + (size_t)d->kv.ctx * sizeof(int32_t) + 4096) +
            (int64_t)d->max_rows * (int64_t)sizeof(Row) +
-           (int64_t)d->max_out * d->vocab * (int64_t)sizeof(float);
+           d->flights * (slots * (int64_t)(sizeof(Part) + sizeof(SampleResult)) +
+                         (int64_t)d->max_out * d->vocab * (int64_t)sizeof(float));
 }
 
 static bool open_slots(Sched *s, Arena *a, Error *err)
@@ -75,8 +104,17 @@ static bool open_slots(Sched *s, Arena *a, Error *err)
     s->seg_slot = ARENA_ARRAY(a, n, int, err);
     s->rows = ARENA_ARRAY(a, s->d.max_rows, Row, err);
     s->out_rows = ARENA_ARRAY(a, s->d.max_out, int32_t, err);
-    if (!s->slots || !s->seqs || !s->order || !s->segs || !s->seg_slot || !s->rows || !s->out_rows)
+    s->samples = ARENA_ARRAY(a, n, SampleDesc, err);
+    if (!s->slots || !s->seqs || !s->order || !s->segs || !s->seg_slot || !s->rows ||
+        !s->out_rows || !s->samples)
         return false;
+    for (int i = 0; i < s->d.flights; i++) {
+        Flight *f = &s->flights[i];
+        f->parts = ARENA_ARRAY(a, n, Part, err);
+        f->results = ARENA_ARRAY(a, n, SampleResult, err);
+        if (!f->parts || !f->results)
+            return false;
+    }
     for (int i = 0; i < n; i++) {
         Slot *slot = &s->slots[i];
         s->seqs[i] = &slot->seq;
@@ -101,13 +139,16 @@ bool sched_open(Arena *a, const SchedDesc *d, Sched **out, Error *err)
     if (!kv_open(a, &d->kv, &s->kv, err) || !sample_init(a, d->vocab, &s->sampler, err))
         return false;
     const bool ok = open_slots(s, a, err);
-    s->logits_bytes = (size_t)d->max_out * (size_t)d->vocab * sizeof(float);
+    const size_t floats = (size_t)d->max_out * (size_t)d->vocab;
+    s->logits_bytes = (size_t)d->flights * floats * sizeof(float);
     s->logits = ok ? mem_map(s->logits_bytes) : NULL;
     if (!s->logits) {
         for (int i = 0; s->slots && i < d->kv.slots; i++)
             strbuf_free(&s->slots[i].text);
         return ok ? err_nomem(err, "logits", s->logits_bytes) : false;
     }
+    for (int i = 0; i < d->flights; i++)
+        s->flights[i].logits = s->logits + (size_t)i * floats;
     pthread_mutex_init(&s->lock, NULL);
     s->stats.pages_total = kv_counts(s->kv).total;
     *out = s;
@@ -168,6 +209,8 @@ static void end_slot(Sched *s, Slot *slot, MereFinish finish, const Error *why, 
     }
     kv_release(s->kv, &slot->seq, slot->tokens, keep);
     slot->req = NULL;
+    slot->epoch++;
+    slot->n_pending = 0;
     const int at = (int)(slot - s->slots);
     int i = 0;
     while (s->order[i] != at)
@@ -201,6 +244,39 @@ static void take_inbox(Sched *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Generous: a slow machine with a large model takes seconds a row. */
+static uint64_t deadline_of(int n_rows)
+{
+    return clock_ns() + 60000000000U + (uint64_t)n_rows * 10000000000U;
+}
+
+static bool wait_oldest(Sched *s, Flight **out, Error *err)
+{
+    Flight *f = &s->flights[s->oldest];
+    s->oldest = (s->oldest + 1) % s->d.flights;
+    s->n_flights--;
+    *out = f;
+    return s->d.kv.ops->wait(s->d.kv.device, s->d.program, f->ticket, deadline_of(f->n_rows), err);
+}
+
+/* Nobody wants the results, but the device may still write them. */
+static void drain(Sched *s)
+{
+    Error err;
+    Flight *f;
+    while (s->n_flights > 0)
+        if (!wait_oldest(s, &f, &err))
+            log_msg(LOG_INFO, "step of %d rows: %s", f->n_rows, err.msg);
+}
+
+static void fail_live(Sched *s, const Error *why)
+{
+    drain(s);
+    while (s->n_live > 0)
+        end_slot(s, &s->slots[s->order[0]], MERE_FINISH_ERROR, why, false);
+    kv_clear(s->kv);
+}
+
 /* The model cannot go on: everything ends with the error, and so does every later submit. */
 static void fail_all(Sched *s, const Error *why)
 {
@@ -209,10 +285,8 @@ static void fail_all(Sched *s, const Error *why)
     s->failure = *why;
     pthread_mutex_unlock(&s->lock);
     take_inbox(s); /* after `failed`: no submit can come between */
-    while (s->n_live > 0)
-        end_slot(s, &s->slots[s->order[0]], MERE_FINISH_ERROR, why, false);
+    fail_live(s, why);
     end_waiting(s, MERE_FINISH_ERROR, why);
-    kv_clear(s->kv);
 }
 
 void sched_close(Sched *s)
@@ -224,6 +298,7 @@ void sched_close(Sched *s)
     (void)err_set(&s->failure, ERR_CANCELLED, "the model was closed");
     pthread_mutex_unlock(&s->lock);
     take_inbox(s);
+    drain(s);
     while (s->n_live > 0)
         end_slot(s, &s->slots[s->order[0]], MERE_FINISH_CANCELLED, NULL, false);
     end_waiting(s, MERE_FINISH_CANCELLED, NULL);
@@ -315,6 +390,7 @@ static void admit(Sched *s)
         pthread_mutex_unlock(&s->lock);
         r->admit_ns = clock_ns();
         slot->req = r;
+        slot->on_device = s->d.kv.ops->samples && !r->echo_logits && sample_is_plain(&r->sampling);
         slot->n_prompt = slot->n_tokens = r->n_prompt;
         memcpy(slot->tokens, r->ids, (size_t)r->n_prompt * sizeof *r->ids);
         slot->n_hit = slot->seq.n_tokens;
@@ -344,9 +420,26 @@ static int chunk_end(const Sched *s, const Slot *slot)
     return end;
 }
 
+/* Positions that were submitted. */
+static int submitted(const Slot *slot)
+{
+    return slot->seq.n_tokens + slot->seq.n_ahead;
+}
+
+/* A row for the token that is being drawn: only behind the newest draw, which is the one that the
+ * device keeps, and only when there is another token to come. */
+static bool can_run_ahead(const Slot *slot)
+{
+    return slot->on_device && slot->n_pending > 0 &&
+           submitted(slot) == slot->n_tokens + slot->n_pending - 1 &&
+           slot->req->n_made + slot->n_pending < slot->req->max_new;
+}
+
 /* Rows of the slot in this step, at most `room`; 0: none can go. */
 static int rows_wanted(Sched *s, const Slot *slot, int room)
 {
+    if (slot->n_pending > 0)
+        return can_run_ahead(slot) && s->n_out < s->d.max_out;
     int n = chunk_end(s, slot) - slot->seq.n_tokens;
     if (slot->req->echo_logits) {
         const int space = events_rows_free(s->d.events, slot->req);
@@ -362,6 +455,21 @@ static int rows_wanted(Sched *s, const Slot *slot, int room)
     return n;
 }
 
+static void add_sample(Sched *s, Slot *slot, int position)
+{
+    const MereSampling *p = &slot->req->sampling;
+    /* Devices draw in f32: the largest that is below 1 there. */
+    const float u = (float)sample_random(p->seed, (uint64_t)position);
+    slot->sample = s->n_samples;
+    s->samples[s->n_samples++] = (SampleDesc){.out = slot->out0,
+                                              .slot = (int32_t)(slot - s->slots),
+                                              .temperature = p->temperature,
+                                              .top_k = p->top_k,
+                                              .top_p = p->top_p,
+                                              .min_p = p->min_p,
+                                              .random = u < 1 ? (double)u : 1 - 0x1p-24};
+}
+
 static void add_rows(Sched *s, Slot *slot, int n)
 {
     Error err;
@@ -370,29 +478,37 @@ static void add_rows(Sched *s, Slot *slot, int n)
         end_slot(s, slot, MERE_FINISH_ERROR, &err, false);
         return;
     }
-    const int done = slot->seq.n_tokens;
+    const int at = (int)(slot - s->slots);
+    const int done = submitted(slot);
     Segment *seg = &s->segs[s->n_segs];
     *seg = (Segment){.row0 = s->n_rows};
     kv_segment(s->kv, &slot->seq, n, seg);
     for (int i = 0; i < n; i++)
-        s->rows[s->n_rows + i] = (Row){slot->tokens[done + i], done + i};
+        s->rows[s->n_rows + i] =
+            (Row){done + i < slot->n_tokens ? slot->tokens[done + i] : -1 - at, done + i};
     slot->n_rows = n;
     slot->out0 = s->n_out;
-    slot->n_out = slot->req->echo_logits ? n : done + n == slot->n_tokens;
+    slot->n_out = slot->req->echo_logits ? n : done + n >= slot->n_tokens;
+    slot->sample = -1;
     for (int i = 0; i < slot->n_out; i++)
         s->out_rows[s->n_out++] = s->n_rows + n - slot->n_out + i;
-    s->seg_slot[s->n_segs++] = (int)(slot - s->slots);
+    if (slot->n_out > 0 && slot->on_device)
+        add_sample(s, slot, done + n);
+    s->want_logits = s->want_logits || (slot->n_out > 0 && !slot->on_device);
+    s->seg_slot[s->n_segs++] = at;
     s->n_rows += n;
 }
 
 static bool generates(const Slot *slot)
 {
-    return slot->n_tokens - slot->seq.n_tokens == 1 && slot->n_tokens > slot->n_prompt;
+    return slot->n_pending > 0 ||
+           (slot->n_tokens - slot->seq.n_tokens == 1 && slot->n_tokens > slot->n_prompt);
 }
 
 static void compose(Sched *s)
 {
-    s->n_rows = s->n_segs = s->n_out = 0;
+    s->n_rows = s->n_segs = s->n_out = s->n_samples = 0;
+    s->want_logits = false;
     for (int prompts = 0; prompts < 2; prompts++)
         for (int i = 0; i < s->n_live && s->n_rows < s->d.max_rows;) {
             Slot *slot = &s->slots[s->order[i]];
@@ -406,7 +522,62 @@ static void compose(Sched *s)
         }
 }
 
-/* ---- after a step ---- */
+/* ---- submitting ---- */
+
+/* The slot's rows are the device's now. */
+static void count_rows(Sched *s, Slot *slot, Flight *f)
+{
+    if (submitted(slot) >= slot->n_tokens) {
+        kv_ahead(&slot->seq, slot->n_rows);
+    } else {
+        kv_commit(s->kv, &slot->seq, slot->tokens, slot->n_rows);
+        const int done = slot->seq.n_tokens;
+        const int step = s->d.snapshot_tokens;
+        if (done < slot->n_prompt && (done == slot->snapshot_end || (step > 0 && done % step == 0)))
+            kv_snapshot(s->kv, &slot->seq, slot->tokens);
+    }
+    if (slot->n_out == 0)
+        return;
+    f->parts[f->n_parts++] = (Part){.slot = (int)(slot - s->slots),
+                                    .epoch = slot->epoch,
+                                    .out0 = slot->out0,
+                                    .n_out = slot->n_out,
+                                    .sample = slot->sample};
+    slot->n_pending += slot->req->echo_logits ? 0 : 1;
+}
+
+static void submit_step(Sched *s)
+{
+    Flight *f = &s->flights[(s->oldest + s->n_flights) % s->d.flights];
+    const StepBlock step = {.n_rows = s->n_rows,
+                            .n_segs = s->n_segs,
+                            .n_out = s->n_out,
+                            .n_samples = s->n_samples,
+                            .rows = s->rows,
+                            .segs = s->segs,
+                            .out_rows = s->out_rows,
+                            .samples = s->samples,
+                            .results = f->results,
+                            .logits = s->want_logits ? f->logits : NULL};
+    Error err;
+    if (!s->d.kv.ops->submit(s->d.kv.device, s->d.program, s->d.kv.pool, &step, &f->ticket, &err)) {
+        log_msg(LOG_ERROR, "step of %d rows: %s", s->n_rows, err.msg);
+        if (err.code == ERR_LOST)
+            fail_all(s, &err);
+        else
+            for (int i = 0; i < s->n_segs; i++)
+                end_slot(s, &s->slots[s->seg_slot[i]], MERE_FINISH_ERROR, &err, false);
+        return;
+    }
+    f->n_rows = s->n_rows;
+    f->has_logits = s->want_logits;
+    f->n_parts = 0;
+    s->n_flights++;
+    for (int i = 0; i < s->n_segs; i++)
+        count_rows(s, &s->slots[s->seg_slot[i]], f);
+}
+
+/* ---- results ---- */
 
 static bool is_eos(const Sched *s, int32_t token)
 {
@@ -452,13 +623,26 @@ static bool record_text(Sched *s, Slot *slot, int32_t token, RequestToken *out, 
     return true;
 }
 
-static void take_token(Sched *s, Slot *slot, float *logits)
+/* What the device drew, or what the host draws from the logits. */
+static bool draw(Sched *s, Slot *slot, const Flight *f, const Part *part, Sampled *out, Error *err)
+{
+    if (part->sample < 0) {
+        const SampleHistory h = {slot->tokens, slot->n_prompt, slot->n_tokens};
+        float *logits = f->logits + (size_t)part->out0 * (size_t)s->d.vocab;
+        return sample_next(&s->sampler, &slot->req->sampling, &h, logits, out, err);
+    }
+    *out = (Sampled){.token = f->results[part->sample].token};
+    if (out->token >= 0 && out->token < s->d.vocab)
+        return true;
+    return err_set(err, ERR_FAILED, "the logits at position %d are not finite", slot->n_tokens);
+}
+
+static void take_token(Sched *s, Slot *slot, const Flight *f, const Part *part)
 {
     Request *r = slot->req;
     Error err;
     Sampled sampled;
-    const SampleHistory h = {slot->tokens, slot->n_prompt, slot->n_tokens};
-    if (!sample_next(&s->sampler, &r->sampling, &h, logits, &sampled, &err)) {
+    if (!draw(s, slot, f, part, &sampled, &err)) {
         end_slot(s, slot, MERE_FINISH_ERROR, &err, false);
         return;
     }
@@ -474,6 +658,9 @@ static void take_token(Sched *s, Slot *slot, float *logits)
     if (!r->first_ns)
         r->first_ns = clock_ns();
     slot->tokens[slot->n_tokens++] = sampled.token;
+    slot->n_pending--;
+    if (slot->seq.n_ahead > 0) /* its own row is with the device already */
+        kv_commit(s->kv, &slot->seq, slot->tokens, 1);
     const bool full = r->n_made + 1 == r->max_new;
     events_token(s->d.events, r);
     if (stopped) /* what came after the stop is not part of the answer */
@@ -484,81 +671,77 @@ static void take_token(Sched *s, Slot *slot, float *logits)
         end_slot(s, slot, MERE_FINISH_LENGTH, NULL, true);
 }
 
-static void give_rows(Sched *s, Slot *slot)
+static void give_rows(Sched *s, Slot *slot, const Flight *f, const Part *part)
 {
     Request *r = slot->req;
     const size_t vocab = (size_t)s->d.vocab;
-    for (int i = 0; i < slot->n_out; i++)
+    for (int i = 0; i < part->n_out; i++)
         memcpy(r->rows + (size_t)((r->rows_made + i) % r->row_cap) * vocab,
-               s->logits + (size_t)(slot->out0 + i) * vocab, vocab * sizeof(float));
+               f->logits + (size_t)(part->out0 + i) * vocab, vocab * sizeof(float));
     if (!r->first_ns)
         r->first_ns = clock_ns();
-    events_rows(s->d.events, r, slot->n_out);
+    events_rows(s->d.events, r, part->n_out);
     if (slot->seq.n_tokens == slot->n_prompt)
         end_slot(s, slot, MERE_FINISH_LENGTH, NULL, false);
 }
 
-static void take_results(Sched *s)
+static void take_results(Sched *s, const Flight *f)
 {
-    for (int i = 0; i < s->n_segs; i++) {
-        Slot *slot = &s->slots[s->seg_slot[i]];
-        kv_commit(s->kv, &slot->seq, slot->tokens, slot->n_rows);
-        const int done = slot->seq.n_tokens;
-        const int step = s->d.snapshot_tokens;
-        if (done < slot->n_prompt && (done == slot->snapshot_end || (step > 0 && done % step == 0)))
-            kv_snapshot(s->kv, &slot->seq, slot->tokens);
-        if (slot->n_out == 0)
-            continue;
+    for (int i = 0; i < f->n_parts; i++) {
+        const Part *part = &f->parts[i];
+        Slot *slot = &s->slots[part->slot];
+        if (slot->epoch != part->epoch)
+            continue; /* its request has ended meanwhile */
         if (slot->req->echo_logits)
-            give_rows(s, slot);
+            give_rows(s, slot, f, part);
         else
-            take_token(s, slot, s->logits + (size_t)slot->out0 * (size_t)s->d.vocab);
+            take_token(s, slot, f, part);
     }
 }
 
-static bool run_step(Sched *s, Error *err)
+static void settle_oldest(Sched *s)
 {
-    const DeviceOps *ops = s->d.kv.ops;
-    Device *device = s->d.kv.device;
-    const StepBlock step = {.n_rows = s->n_rows,
-                            .n_segs = s->n_segs,
-                            .n_out = s->n_out,
-                            .rows = s->rows,
-                            .segs = s->segs,
-                            .out_rows = s->out_rows,
-                            .logits = s->logits};
-    /* Generous: a slow machine with a large model takes seconds a row. */
-    const uint64_t deadline = clock_ns() + 60000000000U + (uint64_t)s->n_rows * 10000000000U;
-    uint64_t ticket;
-    return ops->submit(device, s->d.program, s->d.kv.pool, &step, &ticket, err) &&
-           ops->wait(device, s->d.program, ticket, deadline, err);
+    Error err;
+    Flight *f;
+    const bool ok = wait_oldest(s, &f, &err);
+    if (s->d.broken && s->d.broken(s->d.ctx)) {
+        (void)err_set(&err, ERR_IO, "a file of the model was cut short while in use");
+        fail_all(s, &err);
+    } else if (ok) {
+        take_results(s, f);
+    } else {
+        log_msg(LOG_ERROR, "step of %d rows: %s", f->n_rows, err.msg);
+        if (err.code == ERR_LOST)
+            fail_all(s, &err);
+        else
+            fail_live(s, &err);
+    }
+    publish(s, f->n_rows);
+}
+
+void sched_settle(Sched *s)
+{
+    while (s->n_flights > 0)
+        settle_oldest(s);
 }
 
 bool sched_step(Sched *s)
 {
     take_inbox(s);
     drop_cancelled(s);
-    admit(s);
-    compose(s);
-    if (s->n_rows == 0) {
-        publish(s, 0);
-        return false;
+    const int newest = (s->oldest + s->n_flights + s->d.flights - 1) % s->d.flights;
+    if (s->n_flights == 0 || !s->flights[newest].has_logits) {
+        admit(s);
+        compose(s);
+        const bool some = s->n_rows > 0;
+        if (some)
+            submit_step(s);
+        if (s->n_flights == 0 || (some && s->n_flights < s->d.flights)) {
+            publish(s, 0);
+            return some;
+        }
     }
-    Error err;
-    const bool ok = run_step(s, &err);
-    if (s->d.broken && s->d.broken(s->d.ctx)) {
-        (void)err_set(&err, ERR_IO, "a file of the model was cut short while in use");
-        fail_all(s, &err);
-    } else if (!ok && err.code == ERR_LOST) {
-        fail_all(s, &err);
-    } else if (!ok) {
-        log_msg(LOG_ERROR, "step of %d rows: %s", s->n_rows, err.msg);
-        for (int i = 0; i < s->n_segs; i++)
-            end_slot(s, &s->slots[s->seg_slot[i]], MERE_FINISH_ERROR, &err, false);
-    } else {
-        take_results(s);
-    }
-    publish(s, s->n_rows);
+    settle_oldest(s);
     return true;
 }
 
@@ -567,7 +750,7 @@ bool sched_idle(Sched *s)
     pthread_mutex_lock(&s->lock);
     const bool idle = s->n_queued == 0;
     pthread_mutex_unlock(&s->lock);
-    return idle && s->n_live == 0;
+    return idle && s->n_live == 0 && s->n_flights == 0;
 }
 
 Kv *sched_kv(Sched *s)

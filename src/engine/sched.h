@@ -6,9 +6,24 @@
  * are taken; a prompt longer than what is left goes on in the next step. Echo requests (teacher
  * forcing) take as many rows as their reader has room for.
  *
+ * Up to `flights` steps are with the device at once, which runs them in order: step t + 1 is
+ * submitted before the result of step t is read. What is known of a step is settled when it is
+ * submitted (its positions count, full blocks join the prefix tree, snapshots are queued behind
+ * it); only results wait. Where the device samples, and a request asks for nothing else than it can
+ * do (sample_is_plain), a sequence goes on meanwhile with a row whose token only the device knows
+ * (KvSeq.n_ahead). When the token becomes known and ends the answer, that row has computed nothing
+ * wrong: it holds the last token's keys, values and state; only the token drawn from it is dropped.
+ * The last of max_tokens is known beforehand and gets no such row. While a step's logits are wanted
+ * on the host nothing is submitted behind it: those sequences would take part in every second step
+ * only.
+ *
+ * A step that was refused ends its requests. One that fails later, when others may have built on
+ * what it left in the cache, ends all live requests and empties the cache; a lost device ends
+ * everything. Every wait has a deadline.
+ *
  * Only sched_submit and sched_stats may be called from any thread; all else belongs to the engine
- * thread. All memory comes from the arena of sched_open and one mapping for
- * the logits; a step allocates nothing. */
+ * thread. All memory comes from the arena of sched_open and one mapping for the logits of each
+ * flight; a step allocates nothing. */
 #ifndef MERE_ENGINE_SCHED_H
 #define MERE_ENGINE_SCHED_H
 
@@ -17,11 +32,15 @@
 
 typedef struct Sched Sched;
 
+/* Of those that a device allows: with two it never waits for the host. */
+enum { SCHED_FLIGHTS_MAX = 2 };
+
 typedef struct SchedDesc {
     KvDesc kv; /* with ops, device, pool */
     Program *program;
     Events *events;
     int vocab;
+    int flights; /* steps submitted before the oldest is waited for, 1 .. SCHED_FLIGHTS_MAX */
     int max_rows, max_out; /* of a step; both >= slots */
     int chunk;             /* most rows of one prompt in a step */
     int queue;             /* requests that may wait */
@@ -51,10 +70,13 @@ void sched_close(Sched *s);
 MUST_CHECK bool sched_submit(Sched *s, Request *r, Error *err);
 void sched_stats(Sched *s, SchedStats *out);
 
-/* One step, if there is anything to do: false means that nothing can go on until a request comes,
- * is cancelled, or a reader takes its rows. */
+/* Submits a step, if there is anything to do, and waits for the oldest when no other may be
+ * submitted before: false means that nothing can go on until a request comes, is cancelled, or a
+ * reader takes its rows. */
 bool sched_step(Sched *s);
-/* No request waits or runs. */
+/* Waits for what is with the device. */
+void sched_settle(Sched *s);
+/* No request waits or runs, nothing is with the device. */
 bool sched_idle(Sched *s);
 /* For bench.c, which runs steps of its own while the scheduler is idle. */
 Kv *sched_kv(Sched *s);

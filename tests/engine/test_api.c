@@ -463,7 +463,11 @@ static void mistakes_are_named(void **state)
     MereEngine *e;
     MereModel *m;
     MereOptions bad = o;
-    bad.device = MERE_STR("cuda:0");
+    bad.device = MERE_STR("cuda:99");
+    assert_false(mere_engine_open(&bad, &e, &err));
+    assert_int_equal(err.code, MERE_ERR_DEVICE);
+    assert_non_null(strstr(err.msg, "there are: cpu"));
+    bad.device = MERE_STR("gpu");
     assert_false(mere_engine_open(&bad, &e, &err));
     assert_int_equal(err.code, MERE_ERR_USAGE);
     bad = o;

@@ -16,7 +16,11 @@ typedef struct Rig {
 static void rig_open(Rig *r, const FakeShape *s)
 {
     Error err;
-    *r = (Rig){.n_seqs = s->slots, .chunk = s->chunk, .vocab = s->vocab, .program = {s->vocab}};
+    *r = (Rig){.n_seqs = s->slots,
+               .chunk = s->chunk,
+               .vocab = s->vocab,
+               .program = {s->vocab},
+               .device = {.vocab = s->vocab, .in_flight = 1}};
     arena_init(&r->a, "rig");
     r->desc = fake_desc(s);
     r->pool = fake_pool(&r->desc);
@@ -38,6 +42,7 @@ static void rig_open(Rig *r, const FakeShape *s)
 
 static void rig_close(Rig *r)
 {
+    fake_run_until(&r->device, 0);
     fake_pool_free(r->pool);
     arena_free(&r->a);
 }
@@ -77,7 +82,8 @@ static void extend(Rig *r, KvSeq *seq, const int32_t *tokens, int n)
                                 .logits = logits};
         uint64_t ticket;
         assert_true(fake_submit(&r->device, &r->program, r->pool, &step, &ticket, &err));
-        kv_commit(r->kv, seq, tokens, rows);
+        kv_commit(r->kv, seq, tokens, rows); /* before it ran */
+        assert_true(fake_wait(&r->device, &r->program, ticket, 1, &err));
         fake_expect(&r->desc, tokens, seq->n_tokens, r->vocab, want);
         if (memcmp(logits, want, (size_t)r->vocab * sizeof(float)) != 0)
             fail_msg("other logits after %d tokens", seq->n_tokens);

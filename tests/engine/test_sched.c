@@ -556,6 +556,347 @@ static void storms_change_nothing(void **state)
     }
 }
 
+/* ---- two steps in flight, tokens drawn by the device ---- */
+
+static FakeShape gpu(FakeShape s)
+{
+    s.gpu = true;
+    return s;
+}
+
+static void answers_do_not_wait_for_the_host(void **state)
+{
+    (void)state;
+    Fake f;
+    const FakeShape s = gpu(plain);
+    open_fake(&f, &s);
+    const int32_t ids[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21};
+    MereRequest r = ask(ids, 17, 20);
+    r.ignore_eos = true;
+    submit_to(&f, &r);
+    run_all(&f);
+    Got got = {0};
+    drain(&f, &got, 1);
+    expect_tokens(&f, &got, ids, 17, 20, true);
+    /* As many steps as one at a time: the last token is known beforehand. */
+    assert_int_equal(f.device.steps, 3 + 19);
+    assert_int_equal(f.device.most_flights, 2);
+    assert_int_equal(f.device.ahead_rows, 19);
+    assert_int_equal(f.device.drawn_here, 20);
+    fake_close(&f);
+}
+
+/* A request that needs its logits takes part in every step, at the price of waiting for each. */
+static void host_and_device_draw_in_one_step(void **state)
+{
+    (void)state;
+    Fake f;
+    const FakeShape s = gpu(plain);
+    open_fake(&f, &s);
+    const int32_t ids[] = {5, 6, 7, 8};
+    MereRequest here = ask(ids, 4, 12);
+    here.ignore_eos = true;
+    here.sampling.logprobs = 2;
+    MereRequest there = ask(ids + 1, 3, 12);
+    there.ignore_eos = true;
+    there.user = 1;
+    submit_to(&f, &here);
+    submit_to(&f, &there);
+    run_all(&f);
+    Got got[2] = {0};
+    drain(&f, got, 2);
+    expect_tokens(&f, &got[0], ids, 4, 12, true);
+    expect_tokens(&f, &got[1], ids + 1, 3, 12, true);
+    assert_int_equal(f.device.steps, 12);
+    assert_int_equal(f.device.drawn_here, 12);
+    fake_close(&f);
+}
+
+/* The end is found when a row for the token behind it is with the device: the request ends, its
+ * place is free at once, and what the row computed belongs to the prefix. */
+static void late_stops_spoil_nothing(void **state)
+{
+    (void)state;
+    for (int with_state = 0; with_state < 2; with_state++) {
+        FakeShape s = gpu(plain);
+        s.state = with_state;
+        s.n_snapshots = with_state ? 4 : 0;
+        Fake f;
+        open_fake(&f, &s);
+        int late = 0;
+        for (int i = 0; i < 60; i++) {
+            int32_t ids[64];
+            for (int j = 0; j < 64; j++)
+                ids[j] = 3 + (i * 31 + j * j) % 37;
+            MereRequest r = ask(ids, 9, 40);
+            submit_to(&f, &r);
+            run_all(&f);
+            Got got = {0};
+            drain(&f, &got, 1);
+            expect_tokens(&f, &got, ids, 9, 40, false);
+            if (got.finish != MERE_FINISH_STOP || got.n < 2)
+                continue;
+            late++;
+            /* The answer, its end token too, and more: found up to the end token. */
+            memcpy(ids + 9, got.tokens, (size_t)got.n * sizeof *ids);
+            const int n = 9 + got.n + 3;
+            r = ask(ids, n, 5);
+            r.ignore_eos = true;
+            submit_to(&f, &r);
+            run_all(&f);
+            Got next = {0};
+            drain(&f, &next, 1);
+            expect_tokens(&f, &next, ids, n, 5, true);
+            assert_int_equal(next.usage.cached_tokens, 9 + got.n);
+        }
+        assert_true(late > 10);
+        fake_close(&f);
+    }
+}
+
+/* A step fails when it is waited for, at every place: who was live ends with the error, who waited
+ * gets a right answer, and so do those that come later. */
+static void steps_that_fail_late(void **state)
+{
+    (void)state;
+    for (int at = 1; at < 24; at++)
+        for (int lost = 0; lost < 2; lost++) {
+            FakeShape s = gpu(plain);
+            s.state = at % 2;
+            s.n_snapshots = s.state ? 3 : 0;
+            Fake f;
+            open_fake(&f, &s);
+            f.device.fail_wait = at;
+            f.device.lost = lost;
+            int32_t ids[8] = {3, 4, 5, 6, 7, 8, 9, 10};
+            for (int i = 0; i < 5; i++) {
+                MereRequest r = ask(ids + i % 3, 5, 10);
+                r.ignore_eos = true;
+                r.user = (uint64_t)i;
+                submit_to(&f, &r);
+            }
+            run_all(&f);
+            Got got[6] = {0};
+            drain(&f, got, 6);
+            int failed = 0;
+            for (int i = 0; i < 5; i++) {
+                assert_true(got[i].ended);
+                if (got[i].finish == MERE_FINISH_ERROR) {
+                    assert_int_equal(got[i].error.code, lost ? ERR_LOST : ERR_DEVICE);
+                    failed++;
+                } else {
+                    expect_tokens(&f, &got[i], ids + i % 3, 5, 10, true);
+                }
+            }
+            assert_true(failed > 0 || f.device.steps < at);
+            if (!lost) {
+                MereRequest r = ask(ids, 8, 10);
+                r.ignore_eos = true;
+                r.user = 5;
+                submit_to(&f, &r);
+                run_all(&f);
+                drain(&f, got, 6);
+                expect_tokens(&f, &got[5], ids, 8, 10, true);
+            }
+            assert_int_equal(kv_counts(sched_kv(f.sched)).live, 0);
+            assert_int_equal(kv_counts(sched_kv(f.sched)).states_live, 0);
+            fake_close(&f);
+        }
+}
+
+static void two_in_flight_when_closed_or_settled(void **state)
+{
+    (void)state;
+    const FakeShape s = gpu(plain);
+    for (int steps = 0; steps < 8; steps++) {
+        Fake f;
+        open_fake(&f, &s);
+        int32_t ids[8] = {3, 4, 5, 6, 7, 8, 9, 10};
+        for (int i = 0; i < 6; i++) {
+            MereRequest r = ask(ids, 8, 40);
+            r.ignore_eos = true;
+            r.user = (uint64_t)i;
+            submit_to(&f, &r);
+        }
+        for (int i = 0; i < steps; i++)
+            assert_true(sched_step(f.sched));
+        assert_false(sched_idle(f.sched));
+        if (steps % 2)
+            sched_settle(f.sched);
+        sched_close(f.sched);
+        f.sched = NULL;
+        Got got[6] = {0};
+        drain(&f, got, 6);
+        for (int i = 0; i < 6; i++)
+            assert_int_equal(got[i].finish, MERE_FINISH_CANCELLED);
+        fake_close(&f);
+    }
+}
+
+/* How many tokens an answer has when text that contains `stop` ends it. */
+static int stopped_at(const int32_t *tokens, int n, const char *stop)
+{
+    char text[1024] = "";
+    size_t len = 0;
+    for (int i = 0; i < n; i++) {
+        const Str piece = fake_text(NULL, tokens[i]);
+        memcpy(text + len, piece.ptr, piece.len);
+        len += piece.len;
+        text[len] = '\0';
+        if (strstr(text, stop))
+            return i + 1;
+    }
+    return n;
+}
+
+typedef struct Storm {
+    int32_t ids[64];
+    int n_ids, max;
+    bool ignore_eos, echo;
+    const char *stop;
+    MereSampling sampling;
+    Request *q;
+} Storm;
+
+static void storm_new(Storm *r, int i)
+{
+    static const char *const stops[] = {"ab", "w w w ", "stop ", "b"};
+    *r = (Storm){.n_ids = 1 + rand() % 40,
+                 .max = 1 + rand() % 20,
+                 .ignore_eos = i % 2,
+                 .echo = rand() % 12 == 0,
+                 .stop = rand() % 3 == 0 ? stops[rand() % 4] : NULL,
+                 .sampling = {.logprobs = -1, .seed = (uint64_t)i + 1}};
+    for (int j = 0; j < 64; j++)
+        r->ids[j] = 3 + j % 30 + (rand() % 25 == 0);
+    if (rand() % 2) {
+        r->sampling.temperature = 0.5F + (float)(rand() % 20) * 0.1F;
+        r->sampling.top_k = rand() % 3 ? 0 : 1 + rand() % 9;
+        r->sampling.top_p = rand() % 3 ? 0 : 0.7F;
+        r->sampling.min_p = rand() % 3 ? 0 : 0.1F;
+    }
+    if (rand() % 4 == 0)
+        r->sampling.logprobs = rand() % 3;
+    if (rand() % 6 == 0)
+        r->sampling.presence_penalty = 0.5F;
+}
+
+static Request *storm_send(Fake *f, Storm *r, int i)
+{
+    MereRequest m = ask(r->ids, r->n_ids, r->echo ? 0 : r->max);
+    const MereStr stop = {r->stop, r->stop ? strlen(r->stop) : 0};
+    m.user = (uint64_t)i;
+    m.ignore_eos = r->ignore_eos;
+    m.echo_logits = r->echo;
+    m.sampling = r->sampling;
+    m.stops = &stop;
+    m.n_stops = r->stop && !r->echo;
+    if (i % 7 == 0)
+        m.cache_salt = MERE_STR("other");
+    return submit_to(f, &m);
+}
+
+static void storm_check(const Fake *f, const Storm *r, const Got *g, int i)
+{
+    if (!g->ended)
+        fail_msg("request %d did not end", i);
+    if (r->echo) {
+        assert_true(g->rows == r->n_ids || g->finish != MERE_FINISH_LENGTH);
+        return;
+    }
+    int32_t want[64];
+    int n = fake_answer(f, r->ids, r->n_ids, r->max, r->ignore_eos, &r->sampling, want);
+    if (r->stop)
+        n = stopped_at(want, n, r->stop);
+    const bool whole = g->finish == MERE_FINISH_STOP || g->finish == MERE_FINISH_LENGTH;
+    if (whole ? g->n != n : g->n > n)
+        fail_msg("request %d: %d tokens, wanted %d", i, g->n, n);
+    for (int j = 0; j < g->n; j++)
+        if (g->tokens[j] != want[j])
+            fail_msg("request %d of %d tokens: token %d is %d, wanted %d", i, r->n_ids, j,
+                     g->tokens[j], want[j]);
+}
+
+/* Everything at once, on a device that is late: draws here and there, stops in the text, echoes,
+ * cancels, steps that are refused or fail. */
+static void late_storms_change_nothing(void **state)
+{
+    (void)state;
+    FakeShape shapes[7];
+    for (int i = 0; i < 7; i++)
+        shapes[i] = gpu(plain);
+    shapes[1].chunk = 3;
+    shapes[1].n_groups = 2;
+    shapes[1].windows[1] = 7;
+    shapes[2].slots = 5;
+    shapes[2].pages_less = 40;
+    shapes[3].state = true;
+    shapes[3].n_snapshots = 3;
+    shapes[4].state = true;
+    shapes[4].n_snapshots = 2;
+    shapes[4].n_groups = 2;
+    shapes[4].windows[0] = 5;
+    shapes[4].chunk = 64;
+    shapes[5].no_share = true;
+    shapes[5].chunk = 1;
+    shapes[6].windows[0] = 3;
+    shapes[6].slots = 6;
+    shapes[6].chunk = 2;
+    enum { N = 150 };
+    for (int c = 0; c < 28; c++) {
+        Fake f;
+        open_fake(&f, &shapes[c % 7]);
+        const bool failures = c >= 14;
+        srand(100 + (unsigned)c);
+        static Storm all[N];
+        static Got got[N];
+        memset(got, 0, sizeof got);
+        int sent = 0;
+        int ended[5] = {0};
+        /* Reading the end of the queue gives back the last row, so an echo may go on after it. */
+        for (int idle = 0, guard = 0; idle < 2 && guard < 100000; guard++) {
+            while (sent < N && rand() % 3 == 0) {
+                storm_new(&all[sent], sent);
+                all[sent].q = storm_send(&f, &all[sent], sent);
+                sent++;
+            }
+            if (sent > 0 && rand() % 6 == 0) {
+                const int i = rand() % sent;
+                if (!got[i].ended)
+                    events_cancel(&f.events, all[i].q->id);
+            }
+            if (failures && rand() % 60 == 0)
+                f.device.fail_step = f.device.steps + 1 + rand() % 3;
+            if (failures && rand() % 120 == 0)
+                f.device.fail_wait = f.device.steps + 1 + rand() % 3;
+            const bool more = sched_step(f.sched);
+            Error err;
+            if (!sched_verify(f.sched, &err))
+                fail_msg("shape %d: %s", c, err.msg);
+            bool took = false;
+            for (int i = 1 + rand() % 40; i > 0 && take(&f, got, N); i--)
+                took = true;
+            idle = more || took || sent < N ? 0 : idle + 1;
+        }
+        drain(&f, got, N);
+        for (int i = 0; i < N; i++) {
+            storm_check(&f, &all[i], &got[i], i);
+            ended[got[i].finish]++;
+        }
+        assert_int_equal(kv_counts(sched_kv(f.sched)).live, 0);
+        assert_int_equal(kv_counts(sched_kv(f.sched)).states_live, 0);
+        assert_int_equal(f.events.n_all, 0);
+        assert_int_equal(f.device.most_flights, 2);
+        if (ended[MERE_FINISH_STOP] < 3 || ended[MERE_FINISH_LENGTH] < 3 ||
+            ended[MERE_FINISH_CANCELLED] < 3 || (ended[MERE_FINISH_ERROR] > 0) != failures ||
+            f.device.ahead_rows < 50)
+            fail_msg("shape %d: %d stops, %d full, %d cancelled, %d errors, %d rows ahead", c,
+                     ended[MERE_FINISH_STOP], ended[MERE_FINISH_LENGTH],
+                     ended[MERE_FINISH_CANCELLED], ended[MERE_FINISH_ERROR], f.device.ahead_rows);
+        fake_close(&f);
+    }
+}
+
 /* Same seed, same answer, whatever else is in the steps. */
 static void seeds_repeat(void **state)
 {
@@ -660,6 +1001,12 @@ int main(void)
         cmocka_unit_test(a_failed_step_ends_its_requests_only),
         cmocka_unit_test(closing_with_live_requests),
         cmocka_unit_test(storms_change_nothing),
+        cmocka_unit_test(answers_do_not_wait_for_the_host),
+        cmocka_unit_test(host_and_device_draw_in_one_step),
+        cmocka_unit_test(late_stops_spoil_nothing),
+        cmocka_unit_test(steps_that_fail_late),
+        cmocka_unit_test(two_in_flight_when_closed_or_settled),
+        cmocka_unit_test(late_storms_change_nothing),
         cmocka_unit_test(seeds_repeat),
         cmocka_unit_test(allocation_failures),
     };
