@@ -8,6 +8,7 @@
 #include "attn_params.h"
 #include "gpu_compat.h"
 #include "gpu_words.h"
+#include "step_segs.h"
 
 #define LOG2_E 1.4426950408889634f
 
@@ -78,40 +79,16 @@ DEVICE int64_t cache_row(const AttnParams &p, int page, int h, int pos)
     return (block << p.page_shift) + (pos & ((1 << p.page_shift) - 1));
 }
 
-/* Tile `tile` of all segments with at least p.min_rows rows, each cut into tiles of `size` of its
- * `per_row` * n_rows entries; the last tiles of a segment, which see most keys, come first. False:
- * there are not so many. All threads of a warp call it. */
+/* Tile `tile` of the segments with at least p.min_rows rows (step_find_tile). */
 DEVICE bool find_tile(const AttnParams &p, int tile, int per_row, int size, AttnSeg *seg,
                       int *first)
 {
-    const int lane = thread_id() & 31;
-    const int32_t *step = (const int32_t *)p.step;
-    const int n_segs = load_i32(step + GPU_STEP_N_SEGS);
-    for (int s0 = 0; s0 < n_segs; s0 += 32) {
-        int mine = 0;
-        if (s0 + lane < n_segs) {
-            const int rows =
-                load_i32(step + p.segs_at + (int64_t)(s0 + lane) * GPU_SEG_WORDS + GPU_SEG_N_ROWS);
-            mine = rows >= p.min_rows ? (rows * per_row + size - 1) / size : 0;
-        }
-        int upto = mine; /* tiles of the segments up to this lane's */
-        for (int o = 1; o < 32; o *= 2) {
-            const int before = shfl_up(upto, o);
-            upto += lane >= o ? before : 0;
-        }
-        const uint32_t later = warp_ballot(upto > tile);
-        if (later) {
-            int at = 0;
-            while (!(later >> at & 1u))
-                at++;
-            const int left = shfl(upto, at) - tile; /* 1: the last of the segment */
-            *seg = attn_seg(p, s0 + at);
-            *first = (left - 1) * size;
-            return true;
-        }
-        tile -= shfl(upto, 31);
-    }
-    return false;
+    int s;
+    if (!step_find_tile((const int32_t *)p.step, p.segs_at, p.min_rows, per_row, size, tile, &s,
+                        first))
+        return false;
+    *seg = attn_seg(p, s);
+    return true;
 }
 
 /* One head of one row, by one warp: x [head_dim] in global memory, normed (eps 0: not) and rotated
