@@ -847,3 +847,13 @@ bool emu_has(const char *kernel)
     pthread_mutex_unlock(&lock);
     return has;
 }
+
+size_t emu_params_bytes(const char *kernel)
+{
+    pthread_mutex_lock(&lock);
+    start_once();
+    const Kernel *k = find(kernel);
+    const size_t bytes = k ? k->params_bytes : 0;
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}

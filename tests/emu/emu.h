@@ -26,6 +26,7 @@ int emu_launch(const char *kernel, const int grid[3], int block, int smem, int c
 /* Of the last launch that failed; borrowed until the next one. */
 const char *emu_error(void);
 bool emu_has(const char *kernel);
+size_t emu_params_bytes(const char *kernel); /* of its argument; 0: no such kernel */
 
 #ifdef __cplusplus
 }
