@@ -75,6 +75,30 @@ bool model_open(Arena *a, const Checkpoint *ck, Model **out, Error *err)
     return true;
 }
 
+const char *model_pipeline_name(Pipeline p)
+{
+    static const char *const names[] = {[PIPELINE_DECODE] = "decode",
+                                        [PIPELINE_ENCODER_DECODER] = "encoder-decoder",
+                                        [PIPELINE_VISION_DECODE] = "vision-decode"};
+    return names[p];
+}
+
+bool model_needs(const Model *m, Pipeline p, Error *err)
+{
+    if (m->family->pipeline == p)
+        return true;
+    StrBuf parts;
+    strbuf_init(&parts, 256);
+    for (const ModelPart *part = m->family->parts; part->name; part++)
+        (void)strbuf_printf(&parts, "%s%s", parts.len ? ", " : "", part->name);
+    (void)err_set(err, ERR_UNSUPPORTED,
+                  "%s: %s models need the %s pipeline (parts %s), and this command runs %s", m->doc,
+                  m->family->name, model_pipeline_name(m->family->pipeline),
+                  parts.ptr ? parts.ptr : "of their own", model_pipeline_name(p));
+    strbuf_free(&parts);
+    return false;
+}
+
 bool model_build(const Model *m, Arena *a, const char *part, const GraphLimits *limits,
                  const GraphPlan **plan, Error *err)
 {

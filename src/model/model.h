@@ -12,12 +12,22 @@
 #include "graph/graph.h"
 #include "weights/checkpoint.h"
 
-typedef enum Pipeline { PIPELINE_DECODE } Pipeline; /* which driver of engine/ runs the parts */
+/* Which driver runs the parts, and in which order. */
+typedef enum Pipeline {
+    PIPELINE_DECODE,          /* "text": rows in, logits out */
+    PIPELINE_ENCODER_DECODER, /* "encoder" once a request: writes the keys and values of its rows
+                                 into the KV_FIXED group; then "decoder" as text, with their number
+                                 in Segment.fixed_len */
+    PIPELINE_VISION_DECODE    /* "vision" once an image: its outputs stand in for image tokens as
+                                 INPUT_EMBEDS of "text", which has three positions a row */
+} Pipeline;
+
+const char *model_pipeline_name(Pipeline p); /* "encoder-decoder" */
 
 typedef struct Model Model;
 
 typedef struct ModelPart {
-    const char *name; /* "text" */
+    const char *name; /* "text", "encoder", "decoder", "vision" */
     /* Writes one forward pass. Errors are the graph's (sticky). */
     void (*build)(Graph *g, const Model *m);
 } ModelPart;
@@ -58,6 +68,8 @@ const ModelFamily *model_family_find(const char *model_type);
 
 /* ERR_UNSUPPORTED: unknown model_type, with the list of known ones. */
 MUST_CHECK bool model_open(Arena *a, const Checkpoint *ck, Model **out, Error *err);
+/* ERR_UNSUPPORTED, with what the family needs: its parts are run by another driver than `p`. */
+MUST_CHECK bool model_needs(const Model *m, Pipeline p, Error *err);
 MUST_CHECK bool model_build(const Model *m, Arena *a, const char *part, const GraphLimits *limits,
                             const GraphPlan **plan, Error *err);
 
@@ -72,6 +84,14 @@ typedef struct ModelRows {
 } ModelRows;
 MUST_CHECK bool model_weight(Model *m, Weight *out, const char *name, int k, ShardRole role,
                              const ModelRows *rows, int n_rows, Error *err);
+/* A weight of one tensor, "<stem>.weight". `bias`: whether it has "<stem>.bias"; ERR_FORMAT when
+ * the file disagrees. */
+MUST_CHECK bool model_matrix(Model *m, Weight *out, int64_t n, int k, bool bias, ShardRole role,
+                             Error *err, const char *fmt, ...) PRINTF(8, 9);
+/* A convolution's kernel "<stem>.weight" of these dimensions, plain numbers, as a matrix of dims[0]
+ * rows: what multiplies windows ([out][in][taps]) or flattened patches. Bias as in model_matrix. */
+MUST_CHECK bool model_kernel(Model *m, Weight *out, const int *dims, int n_dims, bool bias,
+                             Error *err, const char *fmt, ...) PRINTF(7, 8);
 /* Experts, either stacked tensors "<prefix>.<proj>" [E, n, k] or separate "<prefix>.<e>.<proj>". */
 MUST_CHECK bool model_experts(Model *m, Weight *out, const char *prefix, int n_experts, int k,
                               const ModelRows *projs, int n_projs, Error *err);

@@ -137,6 +137,83 @@ bool model_weight(Model *m, Weight *out, const char *name, int k, ShardRole role
     return load_bias(m, out, rows, n_rows, err) && list_weight(m, out, err);
 }
 
+static bool expect_bias(const Model *m, const Weight *w, bool bias, Error *err)
+{
+    if (bias == (w->bias != NULL))
+        return true;
+    return err_set(err, ERR_FORMAT,
+                   bias ? "%s: tensor \"%s.bias\" is missing"
+                        : "%s: tensor \"%s.bias\" is one too many",
+                   checkpoint_path(m->ck), w->name);
+}
+
+bool model_matrix(Model *m, Weight *out, int64_t n, int k, bool bias, ShardRole role, Error *err,
+                  const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const char *stem = name_v(m, err, fmt, args);
+    va_end(args);
+    return stem && model_weight(m, out, stem, k, role, &(ModelRows){stem, n}, 1, err) &&
+           expect_bias(m, out, bias, err);
+}
+
+/* Whether the tensor has these dimensions and numbers that a product reads; *k: all but the first.
+ */
+static bool check_kernel(const Model *m, const Tensor *t, const int *dims, int n_dims, int64_t *k,
+                         Error *err)
+{
+    bool same = t->n_dims == n_dims;
+    *k = 1;
+    for (int i = 0; i < n_dims; i++) {
+        same = same && t->dims[i] == dims[i];
+        *k *= i ? dims[i] : 1;
+        if (*k > INT32_MAX)
+            return err_set(err, ERR_FORMAT, "%s: a kernel of more than 2^31 numbers", m->doc);
+    }
+    if (!same)
+        return err_set(err, ERR_FORMAT,
+                       "%s: tensor \"%s\" has %d dimensions, the first %" PRId64 " and %" PRId64
+                       ", wanted %d: %d, %d",
+                       checkpoint_path(m->ck), t->name.ptr, t->n_dims, t->dims[0], t->dims[1],
+                       n_dims, dims[0], dims[1]);
+    const DTypeInfo *d = tensor_dtype(t->dtype);
+    if (d->format == FMT_COUNT || d->block != 1)
+        return err_set(err, ERR_UNSUPPORTED, "%s: tensor \"%s\" is %s, a kernel is plain numbers",
+                       checkpoint_path(m->ck), t->name.ptr, d->name);
+    return true;
+}
+
+bool model_kernel(Model *m, Weight *out, const int *dims, int n_dims, bool bias, Error *err,
+                  const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const char *stem = name_v(m, err, fmt, args);
+    va_end(args);
+    const char *name = stem ? model_name(m, err, "%s.weight", stem) : NULL;
+    int64_t k;
+    if (!name)
+        return false;
+    const Tensor *t = checkpoint_find(m->ck, name);
+    if (!t)
+        return err_set(err, ERR_FORMAT, "%s: tensor \"%s\" is missing", checkpoint_path(m->ck),
+                       name);
+    const ModelRows rows = {stem, dims[0]};
+    if (!check_kernel(m, t, dims, n_dims, &k, err) ||
+        !begin_weight(m, out, stem, (int)k, SHARD_REPLICATED, &rows, 1, 0, err))
+        return false;
+    const DTypeInfo *d = tensor_dtype(t->dtype);
+    out->segs[0] = (RowView){.data = t->data,
+                             .row_bytes = format_row_bytes(d->format, k),
+                             .n = dims[0],
+                             .k = (int)k,
+                             .group = 1,
+                             .format = d->format};
+    return load_bias(m, out, &rows, 1, err) && expect_bias(m, out, bias, err) &&
+           list_weight(m, out, err);
+}
+
 bool model_experts(Model *m, Weight *out, const char *prefix, int n_experts, int k,
                    const ModelRows *projs, int n_projs, Error *err)
 {

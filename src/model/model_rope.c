@@ -124,7 +124,9 @@ static bool yarn(const Scaling *s, double *freq, float *scale, Error *err)
 
 static bool apply(const Scaling *s, Str kind, double *freq, float *scale, Error *err)
 {
-    if (!kind.ptr || str_is(kind, "default"))
+    /* mrope has the default's frequencies: which position turns which one is the family's matter.
+     */
+    if (!kind.ptr || str_is(kind, "default") || str_is(kind, "mrope"))
         return true;
     if (str_is(kind, "linear"))
         return linear(s, freq, err);
@@ -133,7 +135,7 @@ static bool apply(const Scaling *s, Str kind, double *freq, float *scale, Error 
     if (str_is(kind, "yarn"))
         return yarn(s, freq, scale, err);
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s: \"rope_type\" is \"%.40s\", known are default, linear, llama3, yarn",
+                   "%s: \"rope_type\" is \"%.40s\", known are default, linear, llama3, yarn, mrope",
                    s->doc, kind.ptr);
 }
 

@@ -30,7 +30,7 @@ static void must(bool ok, const Error *err)
 }
 
 /* A copy of a tiny model whose config.json has some keys replaced; `patch` is a JSON object, a null
- * in it deletes the key. */
+ * in it deletes the key. An object with the key "+" is merged into the one that is there. */
 static const char *patched(Arena *a, const char *name, const char *patch)
 {
     Error err;
@@ -49,6 +49,8 @@ static const char *patched(Arena *a, const char *name, const char *patch)
     json_object_foreach (changes, key, value) {
         if (json_is_null(value))
             (void)json_object_del(config, key);
+        else if (json_object_get(value, "+"))
+            assert_int_equal(json_object_update(json_object_get(config, key), value), 0);
         else
             assert_int_equal(json_object_set(config, key, value), 0);
     }
@@ -65,12 +67,20 @@ static const char *patched(Arena *a, const char *name, const char *patch)
     return to;
 }
 
-static bool load(Arena *a, const char *dir, Checkpoint **ck, Model **m, Error *err)
+/* Every part. */
+static bool build(const Model *m, Arena *a, Error *err)
 {
     const GraphPlan *plan;
+    for (const ModelPart *p = m->family->parts; p->name; p++)
+        if (!model_build(m, a, p->name, &limits, &plan, err))
+            return false;
+    return true;
+}
+
+static bool load(Arena *a, const char *dir, Checkpoint **ck, Model **m, Error *err)
+{
     *ck = NULL;
-    return checkpoint_open(a, dir, ck, err) && model_open(a, *ck, m, err) &&
-           model_build(*m, a, "text", &limits, &plan, err);
+    return checkpoint_open(a, dir, ck, err) && model_open(a, *ck, m, err) && build(*m, a, err);
 }
 
 typedef struct Refusal {
@@ -78,6 +88,22 @@ typedef struct Refusal {
     ErrCode code;
     const char *says[2];
 } Refusal;
+
+/* Keys of a nested object; "+" keeps the others. */
+#define QWEN2_VL_TEXT(keys, code, a, b)                                                            \
+    {                                                                                              \
+        "qwen2_vl", "{\"text_config\": {\"+\": 1, " keys "}}", code,                               \
+        {                                                                                          \
+            a, b                                                                                   \
+        }                                                                                          \
+    }
+#define QWEN2_VL_VISION(keys, code, a, b)                                                          \
+    {                                                                                              \
+        "qwen2_vl", "{\"vision_config\": {\"+\": 1, " keys "}}", code,                             \
+        {                                                                                          \
+            a, b                                                                                   \
+        }                                                                                          \
+    }
 
 static const Refusal refusals[] = {
     {"llama", "{\"model_type\": \"gpt5\"}", ERR_UNSUPPORTED, {"gpt5", "qwen3_next"}},
@@ -169,6 +195,94 @@ static const Refusal refusals[] = {
      "{\"layer_types\": null, \"full_attention_interval\": 2}",
      ERR_FORMAT,
      {"layers.1.self_attn", "missing"}},
+    {"whisper", "{\"d_model\": null}", ERR_FORMAT, {"d_model", "missing"}},
+    {"whisper", "{\"d_model\": 2000000000}", ERR_FORMAT, {"d_model", "2000000000"}},
+    {"whisper", "{\"d_model\": 128}", ERR_FORMAT, {"conv1.weight", "128"}},
+    {"whisper", "{\"num_mel_bins\": 128}", ERR_FORMAT, {"conv1.weight", "128"}},
+    {"whisper", "{\"num_mel_bins\": 0}", ERR_FORMAT, {"num_mel_bins", "0"}},
+    {"whisper", "{\"encoder_attention_heads\": 5}", ERR_FORMAT, {"encoder_attention_heads", "5"}},
+    {"whisper", "{\"decoder_attention_heads\": -4}", ERR_FORMAT, {"decoder_attention_heads", "-4"}},
+    {"whisper", "{\"encoder_layers\": 3}", ERR_FORMAT, {"encoder.layers.2", "missing"}},
+    {"whisper", "{\"decoder_layers\": 1e9}", ERR_FORMAT, {"decoder_layers", "1000"}},
+    {"whisper", "{\"decoder_ffn_dim\": 64}", ERR_FORMAT, {"decoder.layers.0.fc1", "64"}},
+    {"whisper", "{\"encoder_ffn_dim\": \"big\"}", ERR_FORMAT, {"encoder_ffn_dim", "string"}},
+    {"whisper", "{\"max_source_positions\": 65}", ERR_FORMAT, {"encoder.embed_positions", "65"}},
+    {"whisper", "{\"max_target_positions\": 0}", ERR_FORMAT, {"max_target_positions", "0"}},
+    {"whisper", "{\"vocab_size\": 321}", ERR_FORMAT, {"embed_tokens", "321"}},
+    {"whisper", "{\"scale_embedding\": true}", ERR_UNSUPPORTED, {"scale_embedding", "true"}},
+    {"whisper",
+     "{\"activation_function\": \"relu\"}",
+     ERR_UNSUPPORTED,
+     {"activation_function", "relu"}},
+    {"whisper",
+     "{\"tie_word_embeddings\": false}",
+     ERR_UNSUPPORTED,
+     {"tie_word_embeddings", "false"}},
+    {"t5", "{\"d_model\": 0}", ERR_FORMAT, {"d_model", "0"}},
+    {"t5", "{\"d_kv\": 32}", ERR_FORMAT, {"SelfAttention.q", "128"}},
+    {"t5", "{\"num_heads\": 1024}", ERR_FORMAT, {"relative_attention_bias", "8192"}},
+    {"t5", "{\"d_kv\": 1000000}", ERR_FORMAT, {"d_kv", "1000000"}},
+    {"t5", "{\"num_heads\": null}", ERR_FORMAT, {"num_heads", "missing"}},
+    {"t5", "{\"d_ff\": 64}", ERR_FORMAT, {"DenseReluDense.wi", "64"}},
+    {"t5", "{\"num_decoder_layers\": 3}", ERR_FORMAT, {"decoder.block.2", "missing"}},
+    {"t5", "{\"layer_norm_epsilon\": 2}", ERR_FORMAT, {"layer_norm_epsilon", "2"}},
+    {"t5", "{\"is_encoder_decoder\": false}", ERR_UNSUPPORTED, {"is_encoder_decoder", "false"}},
+    {"t5",
+     "{\"feed_forward_proj\": \"gated-silu\"}",
+     ERR_UNSUPPORTED,
+     {"feed_forward_proj", "gated-silu"}},
+    {"t5", "{\"feed_forward_proj\": \"gated-gelu\"}", ERR_FORMAT, {"wi_0", "missing"}},
+    {"t5", "{\"tie_word_embeddings\": false}", ERR_FORMAT, {"lm_head", "missing"}},
+    {"t5",
+     "{\"relative_attention_num_buckets\": 2000000}",
+     ERR_FORMAT,
+     {"relative_attention_num_buckets", "2000000"}},
+    {"t5",
+     "{\"relative_attention_num_buckets\": 6}",
+     ERR_FORMAT,
+     {"relative_attention_num_buckets", "6"}},
+    {"t5",
+     "{\"relative_attention_num_buckets\": 12}",
+     ERR_FORMAT,
+     {"relative_attention_bias", "48"}},
+    {"t5",
+     "{\"relative_attention_max_distance\": 4}",
+     ERR_FORMAT,
+     {"relative_attention_max_distance", "4"}},
+    {"t5",
+     "{\"relative_attention_max_distance\": 1000000}",
+     ERR_FORMAT,
+     {"relative_attention_max_distance", "1000000"}},
+    {"qwen2_vl", "{\"vision_config\": null}", ERR_FORMAT, {"vision_config", "missing"}},
+    {"qwen2_vl", "{\"text_config\": 3}", ERR_FORMAT, {"text_config", "object"}},
+    {"qwen2_vl", "{\"text_config\": {}}", ERR_FORMAT, {"text_config: ", "hidden_size"}},
+    QWEN2_VL_TEXT("\"use_sliding_window\": true", ERR_UNSUPPORTED, "use_sliding_window", "true"),
+    QWEN2_VL_TEXT("\"num_key_value_heads\": 4", ERR_FORMAT, "k_proj", "64"),
+    QWEN2_VL_TEXT("\"layer_types\": [\"sliding_attention\", \"full_attention\"], "
+                  "\"sliding_window\": 4",
+                  ERR_UNSUPPORTED, "layer_types", "sliding_attention"),
+    QWEN2_VL_TEXT("\"rope_parameters\": {}", ERR_FORMAT, "mrope_section", "three"),
+    QWEN2_VL_TEXT("\"rope_parameters\": {\"mrope_section\": [2, 3]}", ERR_FORMAT, "mrope_section",
+                  "three"),
+    QWEN2_VL_TEXT("\"rope_parameters\": {\"mrope_section\": [2, 3, 2]}", ERR_FORMAT,
+                  "mrope_section", "7"),
+    QWEN2_VL_TEXT("\"rope_parameters\": {\"mrope_section\": [9, -1, 0]}", ERR_FORMAT,
+                  "mrope_section", "[0]"),
+    QWEN2_VL_TEXT("\"rope_parameters\": {\"mrope_section\": [2, \"3\", 3]}", ERR_FORMAT,
+                  "mrope_section", "[1]"),
+    QWEN2_VL_VISION("\"depth\": 3", ERR_FORMAT, "visual.blocks.2", "missing"),
+    QWEN2_VL_VISION("\"depth\": 1e9", ERR_FORMAT, "depth", "1000"),
+    QWEN2_VL_VISION("\"num_heads\": 3", ERR_FORMAT, "embed_dim", "3 heads"),
+    QWEN2_VL_VISION("\"num_heads\": 32", ERR_FORMAT, "embed_dim", "32 heads"),
+    QWEN2_VL_VISION("\"embed_dim\": 1048576", ERR_FORMAT, "embed_dim", "1048576"),
+    QWEN2_VL_VISION("\"mlp_ratio\": 4", ERR_FORMAT, "mlp.fc1", "256"),
+    QWEN2_VL_VISION("\"hidden_size\": 32", ERR_FORMAT, "hidden_size", "64"),
+    QWEN2_VL_VISION("\"in_chans\": 1", ERR_FORMAT, "patch_embed.proj", "dimensions"),
+    QWEN2_VL_VISION("\"patch_size\": 16", ERR_FORMAT, "patch_embed.proj", "dimensions"),
+    QWEN2_VL_VISION("\"patch_size\": -14", ERR_FORMAT, "patch_size", "-14"),
+    QWEN2_VL_VISION("\"temporal_patch_size\": 0", ERR_FORMAT, "temporal_patch_size", "0"),
+    QWEN2_VL_VISION("\"spatial_merge_size\": 3", ERR_FORMAT, "merger.mlp.0", "576"),
+    QWEN2_VL_VISION("\"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "hidden_act", "gelu"),
 };
 
 static void test_refusals(void **state)
@@ -206,6 +320,16 @@ static void test_accepted(void **state)
         {"qwen3", "{\"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": null, "
                   "\"max_window_layers\": 1}"},
         {"qwen3_moe", "{\"num_experts\": null, \"num_local_experts\": 8}"},
+        {"whisper", "{\"activation_function\": null, \"tie_word_embeddings\": null}"},
+        {"t5", "{\"num_decoder_layers\": null, \"scale_decoder_outputs\": null}"},
+        {"t5_gated", "{\"relative_attention_max_distance\": 4096}"},
+        {"qwen2_vl", "{\"vision_config\": {\"+\": 1, \"in_chans\": 3, \"hidden_act\": null}}"},
+        /* As first published: the text's keys beside "vision_config". */
+        {"qwen2_vl", "{\"text_config\": null, \"hidden_size\": 64, \"num_hidden_layers\": 2, "
+                     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+                     "\"intermediate_size\": 128, \"vocab_size\": 320, \"rms_norm_eps\": 1e-5, "
+                     "\"use_sliding_window\": false, \"sliding_window\": 32768, "
+                     "\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [2, 3, 3]}}"},
         {"qwen3_next", "{\"layer_types\": null}"},
         {"qwen3_next", "{\"model_type\": \"qwen3-next\", \"intermediate_size\": null}"},
     };
@@ -300,12 +424,15 @@ static void test_families(void **state)
     (void)state;
     int n;
     const ModelFamily *const *all = model_families(&n);
-    assert_int_equal(n, 4);
+    assert_int_equal(n, 7);
     for (int i = 0; i < n; i++) {
         assert_ptr_equal(model_family_find(all[i]->types[0]), all[i]);
         assert_non_null(all[i]->verified_by);
         assert_non_null(all[i]->blocks[0]);
-        assert_string_equal(all[i]->parts[0].name, "text");
+        int parts = 0;
+        while (all[i]->parts[parts].name)
+            parts++;
+        assert_int_equal(parts, all[i]->pipeline == PIPELINE_DECODE ? 1 : 2);
     }
     assert_string_equal(model_family_find("Mistral")->name, "llama");
     assert_string_equal(model_family_find("QWEN3-next")->name, "qwen3_next");
@@ -318,7 +445,8 @@ static void test_families(void **state)
 static void test_torture(void **state)
 {
     (void)state;
-    static const char *const models[] = {"llama_yarn", "qwen3_moe", "qwen3_next"};
+    static const char *const models[] = {"llama_yarn", "qwen3_moe", "qwen3_next",
+                                         "whisper",    "t5_gated",  "qwen2_vl"};
     for (size_t i = 0; i < COUNT_OF(models); i++) {
         Arena outer;
         Checkpoint *ck;
@@ -330,10 +458,9 @@ static void test_torture(void **state)
         for (uint64_t at = 1; !ok; at++) {
             Arena a;
             Model *m;
-            const GraphPlan *plan;
             arena_init(&a, "test");
             mem_fail_at(at, false);
-            ok = model_open(&a, ck, &m, &err) && model_build(m, &a, "text", &limits, &plan, &err);
+            ok = model_open(&a, ck, &m, &err) && build(m, &a, &err);
             const bool reached = mem_count_get() >= at;
             mem_fail_at(0, false);
             if (ok && reached)
