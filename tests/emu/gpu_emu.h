@@ -241,6 +241,10 @@ DEVICE uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t s)
     return r;
 }
 
+DEVICE int popcount(uint32_t v)
+{
+    return __builtin_popcount(v);
+}
 DEVICE float f32_of_f16(uint32_t bits)
 {
     return emu_f32_of_f16(bits & 0xffffu);
@@ -277,6 +281,28 @@ DEVICE uint32_t bf16x2_of_f32(float lo, float hi)
 DEVICE uint32_t f16x2_of_f32(float lo, float hi)
 {
     return f16_of_f32(lo) | f16_of_f32(hi) << 16;
+}
+DEVICE uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i += 16)
+        r |= f16_of_f32((float)((double)f32_of_f16(a >> i) * (double)f32_of_f16(b >> i) +
+                                (double)f32_of_f16(c >> i)))
+             << i;
+    return r;
+}
+DEVICE uint32_t f16x2_add(uint32_t a, uint32_t b)
+{
+    return f16x2_fma(a, 0x3c003c00u, b);
+}
+DEVICE uint32_t f16x2_mul(uint32_t a, uint32_t b)
+{
+    return f16x2_fma(a, b, 0x80008000u);
+}
+DEVICE uint32_t bf16x2_mul(uint32_t a, uint32_t b)
+{
+    return bf16x2_of_f32(f32_of_bf16(a & 0xffffu) * f32_of_bf16(b & 0xffffu),
+                         f32_of_bf16(a >> 16) * f32_of_bf16(b >> 16));
 }
 DEVICE int int_of_f32(float f) /* saturates as the device does; NaN is 0 */
 {

@@ -191,6 +191,11 @@ DEVICE uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t s)
     return __byte_perm(a, b, s);
 }
 
+DEVICE int popcount(uint32_t v)
+{
+    return __popc(v);
+}
+
 /* Number formats. */
 DEVICE float f32_of_f16(uint32_t bits)
 {
@@ -235,6 +240,36 @@ DEVICE uint32_t bf16x2_of_f32(float lo, float hi)
 DEVICE uint32_t f16x2_of_f32(float lo, float hi)
 {
     return f16_of_f32(lo) | f16_of_f32(hi) << 16;
+}
+/* Two f16 or bf16 at a time, rounded to nearest even, subnormal numbers kept. */
+DEVICE uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t v;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+}
+DEVICE uint32_t f16x2_add(uint32_t a, uint32_t b)
+{
+    uint32_t v;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+DEVICE uint32_t f16x2_mul(uint32_t a, uint32_t b)
+{
+    uint32_t v;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+DEVICE uint32_t bf16x2_mul(uint32_t a, uint32_t b)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t v;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(0x80008000u));
+    return v;
+#else
+    return bf16x2_of_f32(f32_of_bits(a << 16) * f32_of_bits(b << 16),
+                         f32_of_bits(a & 0xffff0000u) * f32_of_bits(b & 0xffff0000u));
+#endif
 }
 DEVICE int int_of_f32(float f)
 {
