@@ -52,7 +52,8 @@ static bool plan_model(MereEngine *e, const MereOptions *opt, LoadHeaders *h, Er
                       .opt = opt,
                       .base_bytes = e->base_bytes,
                       .device_base_bytes = e->device_base_bytes};
-    if (!ledger_sizes(opt, h->model->max_ctx, h->model->vocab, &in.sizes, err) ||
+    if (!model_needs(h->model, PIPELINE_DECODE, err) ||
+        !ledger_sizes(opt, h->model->max_ctx, h->model->vocab, &in.sizes, err) ||
         !model_build(h->model, &h->arena, "text", &in.sizes.limits, &h->graph, err) ||
         !check_device(e, h->graph, err))
         return false;

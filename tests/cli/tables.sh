@@ -51,8 +51,21 @@ mere 0 bench "$model" -t1 --pp 0 --tg 4 --reps 1 --json
 same "prompt and gen" "$(json prompt gen | paste -sd' ')" '0 4'
 refuses 2 'ctx is' bench "$model" --pp 4096
 
+# Models of several parts are read; what generates text names the pipeline that they need.
+for model in whisper t5 qwen2_vl; do
+    family=$model
+    model=$(tiny "$family")
+    mere 0 info "$model" --json
+    same family "$(json family)" "$family"
+    for command in 'run -p x' plan 'bench --pp 8 --tg 1' 'serve --port 0'; do
+        # shellcheck disable=SC2086 # a command with its options
+        refuses 3 "$family models need the (encoder|vision)-decode.* pipeline" ${command%% *} "$model" $(printf '%s' "$command" | sed 's/^[a-z]* *//')
+    done
+done
+
 mere 0 families
 says '^llama .*mistral'
+for family in whisper t5 qwen2_vl; do says "^$family .*transformers"; done
 mere 0 families --json
 json 0.name 0.types.0 0.file 0.blocks 0.verified_by 0.max_abs_diff >/dev/null
 same "families as many as models.def has" "$(json '#')" "$(grep -c '^MODEL(' "$SOURCE/src/model/models.def")"
