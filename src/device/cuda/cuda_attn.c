@@ -128,7 +128,8 @@ static int64_t flash_smem(int head_dim)
     const int64_t keys = head_dim > 128 ? 32 : 64;
     const int64_t q_rows = head_dim > 128 ? ATTN_FLASH_ROWS : 1;
     const int64_t in = (4 * keys + q_rows) * head_dim * 2;
-    return i64_max(in, (int64_t)ATTN_FLASH_ROWS * head_dim * 4) + 2 * ATTN_FLASH_ROWS * 4;
+    return i64_max(in, (int64_t)ATTN_FLASH_ROWS * head_dim * 4) + 2 * ATTN_FLASH_ROWS * 4 +
+           2 * keys * 8;
 }
 
 static void flash(CudaBuild *b, AttnParams *p)
@@ -145,8 +146,7 @@ static void flash(CudaBuild *b, AttnParams *p)
 static int64_t decode_smem(int head_dim)
 {
     enum { WARPS = 4, H = ATTN_DECODE_HEADS };
-    const int64_t floats =
-        (int64_t)WARPS * H * head_dim + 2 * H + 2 * WARPS * H + 2 * WARPS * head_dim;
+    const int64_t floats = (int64_t)WARPS * H * head_dim + 2 * H + 2 * WARPS * H + WARPS * head_dim;
     const int64_t halves = (int64_t)H * (head_dim + 32) + (int64_t)WARPS * H * 24 +
                            2 * (int64_t)ATTN_DECODE_ROWS * head_dim;
     return 4 * floats + 2 * halves;

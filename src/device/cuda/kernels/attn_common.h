@@ -138,13 +138,16 @@ DEVICE void ready_head(const AttnParams &p, const float *x, int dim, float eps, 
  *
  *   m, l [R], o [R][width]   shared memory, the same place in each CTA: largest score, sum of
  *                            weights, weighted sum of values
- *   unit                     number of the unit: partials and counter of it
+ *   unit, max_rows           number of the unit, for its partials [groups][max_rows][width + 2] and
+ *                            its counter
  *   sink(r), out(r, d, x)    the row's extra logit (times log2 e; -infinity: none), its result
  *
  * All threads of the CTAs of the n_groups first clusters call it. */
+enum { CLUSTER_MAX = 8 };
+
 template <class Sink, class Out>
-DEVICE void attn_join(const AttnParams &p, int n_groups, int64_t unit, int R, int width,
-                      const float *m, const float *l, const float *o, Sink sink, Out out)
+DEVICE void attn_join(const AttnParams &p, int n_groups, int64_t unit, int max_rows, int R,
+                      int width, const float *m, const float *l, const float *o, Sink sink, Out out)
 {
     SHARED(int, is_last, 1);
     const int C = p.cluster;
@@ -153,8 +156,9 @@ DEVICE void attn_join(const AttnParams &p, int n_groups, int64_t unit, int R, in
     const int step = block_threads();
     const int size = R * width;
     const int share = (size + C - 1) / C;
-    float *partial = (float *)p.partials + unit * (grid_x() / C) * (size + 2 * R);
-    float *mine = partial + (int64_t)(block_x() / C) * (size + 2 * R);
+    const int64_t floats = (int64_t)max_rows * (width + 2);
+    float *partial = (float *)p.partials + unit * (grid_x() / C) * floats;
+    float *mine = partial + block_x() / C * floats;
     if (C > 1)
         cluster_sync();
     else
@@ -162,15 +166,25 @@ DEVICE void attn_join(const AttnParams &p, int n_groups, int64_t unit, int R, in
     for (int i = rank * share + tid; i < imin(size, (rank + 1) * share); i += step) {
         const int r = i / width;
         const int d = i - r * width;
+        float ms[CLUSTER_MAX], ls[CLUSTER_MAX], xs[CLUSTER_MAX]; /* all in flight at once */
+        UNROLL
+        for (int c = 0; c < CLUSTER_MAX; c++) {
+            const bool there = c < C;
+            ms[c] = !there ? -INFINITY : C > 1 ? cluster_load_f32(m + r, c) : m[r];
+            ls[c] = !there ? 0.0f : C > 1 ? cluster_load_f32(l + r, c) : l[r];
+            xs[c] = !there ? 0.0f : C > 1 ? cluster_load_f32(o + i, c) : o[i];
+        }
         float max = -INFINITY;
         float sum = 0.0f;
         float x = 0.0f;
-        for (int c = 0; c < C; c++)
-            max = fmaxf(max, C > 1 ? cluster_load_f32(m + r, c) : m[r]);
-        for (int c = 0; c < C; c++) {
-            const float e = weight_of(C > 1 ? cluster_load_f32(m + r, c) : m[r], max);
-            sum += e * (C > 1 ? cluster_load_f32(l + r, c) : l[r]);
-            x += e * (C > 1 ? cluster_load_f32(o + i, c) : o[i]);
+        UNROLL
+        for (int c = 0; c < CLUSTER_MAX; c++)
+            max = fmaxf(max, ms[c]);
+        UNROLL
+        for (int c = 0; c < CLUSTER_MAX; c++) {
+            const float e = weight_of(ms[c], max);
+            sum += e * ls[c];
+            x += e * xs[c];
         }
         if (n_groups == 1) {
             const float extra = sink(r);
@@ -205,9 +219,9 @@ DEVICE void attn_join(const AttnParams &p, int n_groups, int64_t unit, int R, in
         float sum = 0.0f;
         float x = 0.0f;
         for (int g = 0; g < n_groups; g++)
-            top = fmaxf(top, load_f32(partial + (int64_t)g * (size + 2 * R) + size + r));
+            top = fmaxf(top, load_f32(partial + g * floats + size + r));
         for (int g = 0; g < n_groups; g++) {
-            const float *from = partial + (int64_t)g * (size + 2 * R);
+            const float *from = partial + g * floats;
             const float e = weight_of(load_f32(from + size + r), top);
             sum += e * load_f32(from + size + R + r);
             x += e * load_f32(from + i);

@@ -9,8 +9,8 @@
  * The step's own rows of the segment (at most ATTN_DECODE_ROWS) are not in the cache yet: norm,
  * rotation and rounding of their keys is done here by every CTA that meets their positions, and
  * each row is written to the cache by one. So the old cache depends on nothing in this step and is
- * read before griddep_wait. The step block may be read before it too: the kernel that writes the
- * block lets the next one start only afterwards. */
+ * read before griddep_wait. The step block and the rope tables may be read before it too: ops_embed
+ * lets no later launch start until they are written. */
 #include "attn_common.h"
 
 enum { WARPS = 4, CHUNK = 16 * WARPS, WEIGHT_LD = 24 };
@@ -20,7 +20,7 @@ template <int HD> struct Decode {
     float o[WARPS][ATTN_DECODE_HEADS][HD]; /* [0]: the CTA's, for attn_join */
     float m[ATTN_DECODE_HEADS], l[ATTN_DECODE_HEADS];
     float wm[WARPS][ATTN_DECODE_HEADS], wl[WARPS][ATTN_DECODE_HEADS];
-    float tmp[WARPS][HD], head[WARPS][HD];
+    float tmp[WARPS][HD];
     uint16_t q[ATTN_DECODE_HEADS][HD + 32]; /* padded: 8 lanes read 128 bytes in a row */
     uint16_t weights[WARPS][ATTN_DECODE_HEADS][WEIGHT_LD]; /* of 16 positions */
     uint16_t k[ATTN_DECODE_ROWS][HD], v[ATTN_DECODE_ROWS][HD];
@@ -120,6 +120,7 @@ DEVICE void scores(const AttnParams &p, const Decode<HD> &sh, const Span &s, int
 {
     const int lane = thread_id() & 31;
     const uint16_t *q = &sh.q[lane / 4][lane % 4 * 8];
+    float odd[4] = {0, 0, 0, 0}; /* two chains of products */
     c[0] = c[1] = c[2] = c[3] = 0.0f;
     UNROLL
     for (int j = 0; j < HD / 32; j++) {
@@ -129,12 +130,12 @@ DEVICE void scores(const AttnParams &p, const Decode<HD> &sh, const Span &s, int
         const uint32_t b0[2] = {b.x, b.y};
         const uint32_t b1[2] = {b.z, b.w};
         mma_f16(c, a0, b0);
-        mma_f16(c, a1, b1);
+        mma_f16(odd, a1, b1);
     }
     UNROLL
     for (int i = 0; i < 4; i++) {
         const int pos = at + lane / 4 + 8 * (i / 2);
-        c[i] = pos >= s.lo && pos <= s.hi ? capped(p, c[i]) : -INFINITY;
+        c[i] = pos >= s.lo && pos <= s.hi ? capped(p, c[i] + odd[i]) : -INFINITY;
     }
 }
 
@@ -192,47 +193,142 @@ template <int HD> DEVICE void add_values(const Decode<HD> &sh, const Held<HD> &h
     warp_sync(); /* before the next weights */
 }
 
-/* q of our heads, and the segment's new keys and values up to this row, as the cache holds them. */
+/* A head that a warp makes ready: lane l has elements l + 32 e. */
+template <int HD> struct Head {
+    float w[HD / 32];                     /* of its norm */
+    float cosine[HD / 32], sine[HD / 32]; /* sine with the sign for this element */
+    float x[HD / 32], v[HD / 32];         /* v: the value that goes with a key */
+};
+
+struct Task { /* a query head, or the key and value of one of the step's rows */
+    bool have, is_key;
+    int row, head;
+};
+
+/* Tasks of a CTA: its query heads, then the new rows up to the last one. */
+struct Work {
+    AttnSeg seg;
+    int row, kv_head, head0, n_heads, n_new;
+};
+
+DEVICE Task task_of(const Work &w, int i)
+{
+    Task t;
+    t.have = i < w.n_heads + w.n_new;
+    t.is_key = i >= w.n_heads;
+    t.row = t.is_key ? w.seg.row0 + i - w.n_heads : w.row;
+    t.head = t.is_key ? w.kv_head : w.head0 + i;
+    return t;
+}
+
+/* What does not depend on the launch before. */
+template <int HD> DEVICE void load_fixed(const AttnParams &p, const Task &t, Head<HD> &h)
+{
+    const int lane = thread_id() & 31;
+    const float *w = (const float *)(t.is_key ? p.k_norm : p.q_norm);
+    const int half = p.rot_dim / 2;
+    const float *cs = (const float *)p.rope + (int64_t)t.row * p.rot_dim;
+    UNROLL
+    for (int e = 0; e < HD / 32; e++) {
+        const int d = lane + 32 * e;
+        const bool turns = t.have && p.rope != 0 && d < p.rot_dim;
+        const bool second = p.rope_pairs ? (d & 1) != 0 : d >= half;
+        const int i = p.rope_pairs ? d / 2 : second ? d - half : d;
+        h.w[e] = t.have && w ? load_f32(w + d) : 1.0f;
+        h.cosine[e] = turns ? load_f32(cs + 2 * i) : 1.0f;
+        h.sine[e] = turns ? load_f32(cs + 2 * i + 1) : 0.0f;
+        h.sine[e] = second ? h.sine[e] : -h.sine[e];
+    }
+}
+
+template <int HD> DEVICE void load_row(const AttnParams &p, const Task &t, Head<HD> &h)
+{
+    const int lane = thread_id() & 31;
+    const float *x = t.is_key ? (const float *)p.k + (int64_t)t.row * p.ldk
+                              : (const float *)p.q + (int64_t)t.row * p.ldq;
+    const float *v = (const float *)p.v + (int64_t)t.row * p.ldv + t.head * HD;
+    UNROLL
+    for (int e = 0; e < HD / 32; e++) {
+        h.x[e] = t.have ? load_f32(x + t.head * HD + lane + 32 * e) : 0.0f;
+        h.v[e] = t.have && t.is_key ? load_f32(v + lane + 32 * e) : 0.0f;
+    }
+}
+
 template <int HD>
-DEVICE void make_ready(const AttnParams &p, const AttnSeg &seg, int row, int kv_head, int head0,
-                       int n_heads, bool own, bool write, Decode<HD> &sh)
+DEVICE void finish_head(const AttnParams &p, const Work &w, const Task &t, int i, Head<HD> &h,
+                        Decode<HD> &sh)
+{
+    const int lane = thread_id() & 31;
+    float *tmp = sh.tmp[thread_id() / 32];
+    const float eps = t.is_key ? p.k_eps : p.q_eps;
+    const int half = p.rot_dim / 2;
+    float sum = 0.0f;
+    UNROLL
+    for (int e = 0; e < HD / 32; e++)
+        sum += h.x[e] * h.x[e];
+    const float by = eps > 0.0f ? 1.0f / sqrtf(warp_sum(sum) / (float)HD + eps) : 1.0f;
+    UNROLL
+    for (int e = 0; e < HD / 32; e++) {
+        h.x[e] = h.x[e] * by * h.w[e];
+        tmp[lane + 32 * e] = h.x[e];
+    }
+    warp_sync();
+    const float scale = score_scale(p);
+    UNROLL
+    for (int e = 0; e < HD / 32; e++) {
+        const int d = lane + 32 * e;
+        const bool second = p.rope_pairs ? (d & 1) != 0 : d >= half;
+        const int step = p.rope_pairs ? 1 : half;
+        const float other = d < p.rot_dim ? tmp[second ? d - step : d + step] : 0.0f;
+        const float y = h.x[e] * h.cosine[e] + other * h.sine[e];
+        if (!t.have)
+            continue;
+        if (t.is_key) {
+            sh.k[i - w.n_heads][d] = (uint16_t)f16_of_f32(y);
+            sh.v[i - w.n_heads][d] = (uint16_t)f16_of_f32(h.v[e]);
+        } else {
+            sh.q[i][d] = (uint16_t)f16_of_f32(y * scale);
+        }
+    }
+    warp_sync();
+}
+
+/* q of our heads, and the segment's new keys and values up to this row, as the cache holds them.
+ * first, second: the fixed part of the warp's first two tasks. */
+template <int HD>
+DEVICE void make_ready(const AttnParams &p, const Work &w, Head<HD> &first, Head<HD> &second,
+                       Decode<HD> &sh)
 {
     const int warp = thread_id() / 32;
-    const int lane = thread_id() & 31;
-    const float scale = score_scale(p);
-    const int n_new = own ? row - seg.row0 + 1 : 0;
-    for (int i = warp; i < ATTN_DECODE_HEADS + n_new; i += WARPS) {
-        if (i < ATTN_DECODE_HEADS) {
-            if (i < n_heads)
-                ready_head(p, (const float *)p.q + (int64_t)row * p.ldq + (head0 + i) * HD, HD,
-                           p.q_eps, p.q_norm, true, row, sh.tmp[warp], sh.head[warp]);
-            for (int d = lane; d < HD; d += 32)
-                sh.q[i][d] = (uint16_t)(i < n_heads ? f16_of_f32(sh.head[warp][d] * scale) : 0);
-        } else {
-            const int r = i - ATTN_DECODE_HEADS;
-            const int64_t from = seg.row0 + r;
-            const float *v = (const float *)p.v + from * p.ldv + kv_head * HD;
-            ready_head(p, (const float *)p.k + from * p.ldk + kv_head * HD, HD, p.k_eps, p.k_norm,
-                       true, (int)from, sh.tmp[warp], sh.head[warp]);
-            for (int d = lane; d < HD; d += 32) {
-                sh.k[r][d] = (uint16_t)f16_of_f32(sh.head[warp][d]);
-                sh.v[r][d] = (uint16_t)f16_of_f32(load_f32(v + d));
-            }
+    for (int i = thread_id(); i < (ATTN_DECODE_HEADS - w.n_heads) * HD; i += WARPS * 32)
+        sh.q[w.n_heads + i / HD][i % HD] = 0;
+    NO_UNROLL
+    for (int i = warp; i < w.n_heads + w.n_new; i += 2 * WARPS) {
+        const Task a = task_of(w, i);
+        const Task b = task_of(w, i + WARPS);
+        if (i != warp) {
+            load_fixed(p, a, first);
+            load_fixed(p, b, second);
         }
-        warp_sync();
+        load_row(p, a, first);
+        load_row(p, b, second);
+        finish_head(p, w, a, i, first, sh);
+        finish_head(p, w, b, i + WARPS, second, sh);
     }
     block_sync();
-    if (!write)
-        return;
-    const int32_t *slots = (const int32_t *)p.step + p.slots_at;
-    const int slot = load_i32(slots + row);
+}
+
+/* The row's key and value go to the cache. */
+template <int HD>
+DEVICE void write_cache(const AttnParams &p, const Work &w, int slot, const Decode<HD> &sh)
+{
     if (slot < 0)
         return;
     const int64_t to =
-        cache_row(p, slot >> p.page_shift, kv_head, slot & ((1 << p.page_shift) - 1)) * HD;
+        cache_row(p, slot >> p.page_shift, w.kv_head, slot & ((1 << p.page_shift) - 1)) * HD;
     for (int d = thread_id(); d < HD / 2; d += WARPS * 32) {
-        ((uint32_t *)p.cache_k)[to / 2 + d] = ((const uint32_t *)sh.k[n_new - 1])[d];
-        ((uint32_t *)p.cache_v)[to / 2 + d] = ((const uint32_t *)sh.v[n_new - 1])[d];
+        ((uint32_t *)p.cache_k)[to / 2 + d] = ((const uint32_t *)sh.k[w.n_new - 1])[d];
+        ((uint32_t *)p.cache_v)[to / 2 + d] = ((const uint32_t *)sh.v[w.n_new - 1])[d];
     }
 }
 
@@ -329,12 +425,19 @@ template <int HD> DEVICE void attn_decode(const AttnParams &p)
     Held<HD> held;
     load_keys(p, seg, span, kv_head, chunk * CHUNK + place, held);
     load_values(p, seg, span, kv_head, chunk * CHUNK + place, held);
+    /* The chunk of the row itself is ours when it lies a multiple of the stride away; with the
+     * step's rows on both sides of a border, everybody makes them ready. */
+    const bool write = (last - first) % stride == block_x();
+    const bool own = write || span.base / CHUNK < last;
+    const Work work = {seg, row, kv_head, head0, n_heads, own ? row - seg.row0 + 1 : 0};
+    const int slot = write && part == 0 ? load_i32(step + p.slots_at + row) : -1;
+    Head<HD> one, two;
+    load_fixed(p, task_of(work, thread_id() / 32), one);
+    load_fixed(p, task_of(work, thread_id() / 32 + WARPS), two);
     griddep_wait();
 
-    /* The chunk with the row's own position is ours when it is a multiple of the stride away. */
-    const bool own = span.base / CHUNK < last || (last - first) % stride == block_x();
-    const bool write = part == 0 && (last - first) % stride == block_x();
-    make_ready(p, seg, row, kv_head, head0, n_heads, own, write, sh);
+    make_ready(p, work, one, two, sh);
+    write_cache(p, work, slot, sh);
     Sums<HD> sum;
     UNROLL
     for (int i = 0; i < 2; i++) {
@@ -363,14 +466,12 @@ template <int HD> DEVICE void attn_decode(const AttnParams &p)
     join_warps(sh, sum);
     const int64_t unit = (int64_t)block_z() * grid_y() + block_y();
     attn_join(
-        p, groups, unit, ATTN_DECODE_HEADS, HD, sh.m, sh.l, &sh.o[0][0][0],
+        p, groups, unit, ATTN_DECODE_HEADS, n_heads, HD, sh.m, sh.l, &sh.o[0][0][0],
         [&](int r) {
-            return p.sinks && r < n_heads ? load_f32((const float *)p.sinks + head0 + r) * LOG2_E
-                                          : -INFINITY;
+            return p.sinks ? load_f32((const float *)p.sinks + head0 + r) * LOG2_E : -INFINITY;
         },
         [&](int r, int d, float x) {
-            if (r < n_heads)
-                ((float *)p.out)[(int64_t)row * p.ldo + (head0 + r) * HD + d] = x;
+            ((float *)p.out)[(int64_t)row * p.ldo + (head0 + r) * HD + d] = x;
         });
 }
 

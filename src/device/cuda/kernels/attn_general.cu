@@ -181,7 +181,7 @@ template <int NI, int KD> DEVICE void attn_general(const AttnParams &p)
         }
     }
     attn_join(
-        p, 1, 0, n, p.v_dim, top, all, rows,
+        p, 1, 0, R, n, p.v_dim, top, all, rows,
         [&](int e) {
             const int head = kv_head * share + (first + e) % share;
             return p.sinks ? load_f32((const float *)p.sinks + head) * LOG2_E : -INFINITY;

@@ -87,6 +87,7 @@ template <int HD> struct Flash {
         float o[ROWS][HD];
     } u;
     float m[ROWS], l[ROWS];
+    int64_t at[2][KB]; /* where the rows of the next blocks lie in the cache; -1: nowhere */
 };
 
 /* Rows of q [ROWS][HD]: up to head size 128 they are read once, from where block 1 comes later. */
@@ -108,20 +109,29 @@ struct Tile {
     int last_pos; /* that any row sees */
 };
 
+/* Looks up where a block's rows lie, for a flash_load after the next barrier. */
 template <int HD>
-DEVICE void flash_load(const AttnParams &p, const Tile &t, int block, int stage, Flash<HD> &sh)
+DEVICE void flash_find(const AttnParams &p, const Tile &t, int block, int stage, Flash<HD> &sh)
+{
+    const int r = thread_id();
+    if (r >= Flash<HD>::KB)
+        return;
+    const int pos = block * Flash<HD>::KB + r;
+    const int page = pos <= t.last_pos ? t.seg.pages[pos >> p.page_shift] : -1;
+    sh.at[stage][r] = page < 0 ? -1 : cache_row(p, page, t.kv_head, pos) * HD;
+}
+
+template <int HD> DEVICE void flash_load(const AttnParams &p, int stage, Flash<HD> &sh)
 {
     constexpr int KB = Flash<HD>::KB;
     constexpr int PIECES = Flash<HD>::PIECES;
+    const int c = thread_id() % PIECES;
     UNROLL
     for (int i = 0; i < KB * PIECES / THREADS; i++) {
-        const int at = thread_id() + i * THREADS;
-        const int r = at / PIECES;
-        const int c = at % PIECES;
-        const int pos = block * KB + r;
-        const int page = pos <= t.last_pos ? t.seg.pages[pos >> p.page_shift] : -1;
-        const int64_t from = cache_row(p, imax(page, 0), t.kv_head, pos) * HD + c * 8;
-        const int bytes = page >= 0 ? 16 : 0;
+        const int r = thread_id() / PIECES + i * (THREADS / PIECES);
+        const int64_t row = sh.at[stage][r];
+        const int64_t from = row < 0 ? 0 : row + c * 8;
+        const int bytes = row < 0 ? 0 : 16;
         copy_async16(&sh.u.in.k[stage][r][piece_at(r, c)], (const uint16_t *)p.cache_k + from,
                      bytes);
         copy_async16(&sh.u.in.v[stage][r][piece_at(r, c)], (const uint16_t *)p.cache_v + from,
@@ -293,7 +303,7 @@ DEVICE void flash_store(const AttnParams &p, const Tile &t, Flash<HD> &sh, Flash
     if (p.cluster == 1)
         return;
     attn_join(
-        p, 1, 0, t.n, HD, sh.m, sh.l, &sh.u.o[0][0],
+        p, 1, 0, ROWS, t.n, HD, sh.m, sh.l, &sh.u.o[0][0],
         [&](int) {
             return p.sinks ? load_f32((const float *)p.sinks + t.head) * LOG2_E : -INFINITY;
         },
@@ -321,9 +331,12 @@ template <int HD> DEVICE void attn_flash(const AttnParams &p)
     block += (block_x() % step - block % step + step) % step;
     const int last = t.last_pos / KB;
 
+    flash_find(p, t, block, 0, sh);
+    flash_find(p, t, block + step, 1, sh);
     flash_load_q(p, t, sh);
+    block_sync();
     if (block <= last)
-        flash_load(p, t, block, 0, sh);
+        flash_load(p, 0, sh);
     copy_commit();
     FlashSums<HD> sum;
     UNROLL
@@ -349,8 +362,9 @@ template <int HD> DEVICE void attn_flash(const AttnParams &p)
     NO_UNROLL
     for (; block <= last; block += step) {
         if (block + step <= last)
-            flash_load(p, t, block + step, stage ^ 1, sh);
+            flash_load(p, stage ^ 1, sh);
         copy_commit();
+        flash_find(p, t, block + 2 * step, stage, sh);
         copy_wait<1>();
         block_sync();
         float s[KB / 8][4];

@@ -296,10 +296,12 @@ DEVICE void unpack8(const OpsEmbedParams &p, const uint8_t *codes, const uint8_t
     }
 }
 
+/* Comes right after the kernel that writes the step block, and lets the launches after it start
+ * only when that one has ended: so all of them may read the step block before their own wait. */
 KERNEL(128, 4) ops_embed(const OpsEmbedParams p)
 {
-    griddep_launch();
     griddep_wait();
+    griddep_launch();
     const int i = block_x() * 128 + thread_id();
     if (8 * i >= p.k)
         return;
