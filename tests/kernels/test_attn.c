@@ -10,6 +10,8 @@ typedef struct Shape {
     bool sinks;
     KvType type;
     float size; /* of q: larger, sharper */
+    bool full;
+    int span; /* of a bias; 0: none */
 } Shape;
 
 /* A sequence in a pool of pages in random order, with garbage (NaN) wherever nothing was written.
@@ -56,11 +58,15 @@ static void case_open(Check *c, Case *t)
     for (int i = 0; t->s.window > 0 && i < first / t->s.page_tokens; i++)
         t->pages[i] = -1;
     float *sinks = check_input(c, t->s.n_heads, 0, 0.0F);
-    t->args = (AttnArgs){.n_heads = t->s.n_heads,
-                         .scale = 1.0F / sqrtf((float)t->s.head_dim),
-                         .softcap = t->s.softcap,
-                         .window = t->s.window,
-                         .sinks = t->s.sinks ? sinks : NULL};
+    t->args = (AttnArgs){
+        .n_heads = t->s.n_heads,
+        .scale = 1.0F / sqrtf((float)t->s.head_dim),
+        .softcap = t->s.softcap,
+        .window = t->s.window,
+        .sinks = t->s.sinks ? sinks : NULL,
+        .full = t->s.full,
+        .bias = t->s.span > 0 ? check_input(c, t->s.n_heads * (2 * t->s.span + 1), 0, 0.0F) : NULL,
+        .span = t->s.span};
     t->seg = (AttnSeg){.row0 = 2, .n_rows = t->s.n_rows, .kv_len = t->s.kv_len, .pages = t->pages};
     t->ldq = (int64_t)t->s.n_heads * t->s.head_dim + 3;
     t->ldo = (int64_t)t->s.n_heads * t->s.v_dim + 5;
@@ -117,26 +123,67 @@ static double case_bound(const Case *t, int r, int h)
     return 4.0 * 2.0 * (expm1(off) + (4.0 + n + 8.0 * (n / 64 + 2)) * U);
 }
 
+/* One query vector's result [v_dim] against softmax(scale q k + bias) v, in double, of f32 keys.
+ * Scores are below 64 * 16 / 8: each is off by at most (head_dim + 4) U of that, and weights by e
+ * to it. */
+static void check_softmax(const Case *t, int r, int h, const float *got)
+{
+    const int kv_head = h / (t->s.n_heads / t->s.n_kv);
+    const int pos = t->s.kv_len - t->s.n_rows + r;
+    const int n = t->s.full ? t->s.kv_len : pos + 1;
+    const int span = t->s.span;
+    const float *q = t->q + (r + 2) * t->ldq + (int64_t)h * t->s.head_dim;
+    double score[512];
+    double max = -HUGE_VAL;
+    double most = 0;
+    double sum = 0;
+    for (int j = 0; j < n; j++) {
+        const float *k = t->keys + ((int64_t)j * t->s.n_kv + kv_head) * t->s.head_dim;
+        double all = 0;
+        score[j] = 0;
+        for (int d = 0; d < t->s.head_dim; d++) {
+            score[j] += (double)q[d] * (double)k[d] * (double)t->args.scale;
+            all += fabs((double)q[d] * (double)k[d]) * (double)t->args.scale;
+        }
+        int at = j - pos;
+        at = at < -span ? -span : at > span ? span : at;
+        if (span > 0)
+            score[j] += (double)t->args.bias[h * (2 * span + 1) + span + at];
+        max = fmax(max, score[j]);
+        most = fmax(most, all + 4.0);
+    }
+    for (int j = 0; j < n; j++)
+        sum += score[j] = exp(score[j] - max);
+    for (int d = 0; d < t->s.v_dim; d++) {
+        double want = 0;
+        for (int j = 0; j < n; j++)
+            want += score[j] / sum *
+                    (double)t->values[((int64_t)j * t->s.n_kv + kv_head) * t->s.v_dim + d];
+        check_near(t->s.what, d, got[d], (float)want,
+                   8.0 * (expm1((t->s.head_dim + 5) * U * most) + (n + 20.0) * U));
+    }
+}
+
 static const Shape shapes[] = {
-    {"smollm2 decode", 9, 3, 64, 64, 16, 1, 300, 0, 0, false, KV_F16, 1},
-    {"smollm2 prefill", 9, 3, 64, 64, 32, 130, 130, 0, 0, false, KV_F16, 1},
-    {"f32 chunk", 8, 2, 64, 64, 16, 37, 200, 0, 0, false, KV_F32, 1},
-    {"f32 decode", 8, 2, 128, 128, 64, 1, 1000, 0, 0, false, KV_F32, 1},
-    {"one key", 4, 4, 16, 16, 4, 1, 1, 0, 0, false, KV_F16, 1},
-    {"pages of 4", 6, 2, 16, 16, 4, 21, 90, 0, 0, false, KV_F16, 1},
-    {"pages of 1", 3, 1, 8, 8, 1, 5, 70, 0, 0, false, KV_F32, 1},
-    {"window 1", 4, 2, 32, 32, 16, 40, 100, 1, 0, false, KV_F16, 1},
-    {"window 17", 4, 2, 32, 32, 8, 70, 150, 17, 0, false, KV_F16, 1},
-    {"window 128", 16, 2, 64, 64, 16, 200, 500, 128, 0, true, KV_F16, 1},
-    {"window beyond", 2, 1, 64, 64, 16, 10, 100, 4096, 0, false, KV_F16, 1},
-    {"softcap", 4, 2, 64, 64, 16, 33, 129, 0, 50, false, KV_F16, 8},
-    {"sharp", 4, 2, 64, 64, 16, 33, 129, 0, 0, false, KV_F16, 50},
-    {"sinks", 8, 1, 64, 64, 64, 65, 65, 0, 0, true, KV_F16, 1},
-    {"head 256", 4, 1, 256, 256, 16, 20, 84, 0, 0, false, KV_F16, 1},
-    {"odd dims", 5, 5, 33, 19, 16, 13, 140, 0, 0, false, KV_F16, 1},
-    {"odd dims decode", 7, 1, 80, 72, 32, 1, 140, 0, 0, true, KV_F16, 1},
-    {"tiny dims f32", 13, 1, 1, 1, 16, 9, 80, 0, 0, false, KV_F32, 1},
-    {"many heads a group", 32, 1, 64, 128, 16, 3, 259, 0, 0, false, KV_F16, 1},
+    {"smollm2 decode", 9, 3, 64, 64, 16, 1, 300, 0, 0, false, KV_F16, 1, false, 0},
+    {"smollm2 prefill", 9, 3, 64, 64, 32, 130, 130, 0, 0, false, KV_F16, 1, false, 0},
+    {"f32 chunk", 8, 2, 64, 64, 16, 37, 200, 0, 0, false, KV_F32, 1, false, 0},
+    {"f32 decode", 8, 2, 128, 128, 64, 1, 1000, 0, 0, false, KV_F32, 1, false, 0},
+    {"one key", 4, 4, 16, 16, 4, 1, 1, 0, 0, false, KV_F16, 1, false, 0},
+    {"pages of 4", 6, 2, 16, 16, 4, 21, 90, 0, 0, false, KV_F16, 1, false, 0},
+    {"pages of 1", 3, 1, 8, 8, 1, 5, 70, 0, 0, false, KV_F32, 1, false, 0},
+    {"window 1", 4, 2, 32, 32, 16, 40, 100, 1, 0, false, KV_F16, 1, false, 0},
+    {"window 17", 4, 2, 32, 32, 8, 70, 150, 17, 0, false, KV_F16, 1, false, 0},
+    {"window 128", 16, 2, 64, 64, 16, 200, 500, 128, 0, true, KV_F16, 1, false, 0},
+    {"window beyond", 2, 1, 64, 64, 16, 10, 100, 4096, 0, false, KV_F16, 1, false, 0},
+    {"softcap", 4, 2, 64, 64, 16, 33, 129, 0, 50, false, KV_F16, 8, false, 0},
+    {"sharp", 4, 2, 64, 64, 16, 33, 129, 0, 0, false, KV_F16, 50, false, 0},
+    {"sinks", 8, 1, 64, 64, 64, 65, 65, 0, 0, true, KV_F16, 1, false, 0},
+    {"head 256", 4, 1, 256, 256, 16, 20, 84, 0, 0, false, KV_F16, 1, false, 0},
+    {"odd dims", 5, 5, 33, 19, 16, 13, 140, 0, 0, false, KV_F16, 1, false, 0},
+    {"odd dims decode", 7, 1, 80, 72, 32, 1, 140, 0, 0, true, KV_F16, 1, false, 0},
+    {"tiny dims f32", 13, 1, 1, 1, 16, 9, 80, 0, 0, false, KV_F32, 1, false, 0},
+    {"many heads a group", 32, 1, 64, 128, 16, 3, 259, 0, 0, false, KV_F16, 1, false, 0},
 };
 
 static void test_attn_reference(void **state)
@@ -204,7 +251,7 @@ static void test_attn_invariant(void **state)
 static void test_attn_hostile_rows(void **state)
 {
     (void)state;
-    Case t = {.s = {"hostile", 6, 2, 64, 64, 16, 30, 100, 0, 0, false, KV_F16, 1}};
+    Case t = {.s = {"hostile", 6, 2, 64, 64, 16, 30, 100, 0, 0, false, KV_F16, 1, false, 0}};
     Check c;
     check_open(&c);
     case_open(&c, &t);
@@ -235,6 +282,94 @@ static void test_attn_hostile_rows(void **state)
         c.ref.kv_write(&t.kv, t.keys + 99 * k_row, k_row, t.values + 99 * k_row, k_row, &slot, 1);
     }
     arena_free(&c.arena);
+}
+
+/* Full attention and a bias by distance: every level against a plain softmax over all visible keys,
+ * and no tile of queries shows. */
+static void test_attn_full_and_bias(void **state)
+{
+    (void)state;
+    static const Shape more[] = {
+        {.what = "full",
+         .n_heads = 4,
+         .n_kv = 2,
+         .head_dim = 64,
+         .v_dim = 64,
+         .page_tokens = 16,
+         .n_rows = 70,
+         .kv_len = 70,
+         .full = true},
+        {.what = "full, few queries",
+         .n_heads = 6,
+         .n_kv = 6,
+         .head_dim = 16,
+         .v_dim = 16,
+         .page_tokens = 4,
+         .n_rows = 3,
+         .kv_len = 150,
+         .full = true},
+        {.what = "full, more queries than keys",
+         .n_heads = 2,
+         .n_kv = 2,
+         .head_dim = 33,
+         .v_dim = 19,
+         .page_tokens = 16,
+         .n_rows = 40,
+         .kv_len = 5,
+         .full = true},
+        {.what = "full, biased",
+         .n_heads = 4,
+         .n_kv = 4,
+         .head_dim = 16,
+         .v_dim = 16,
+         .page_tokens = 64,
+         .n_rows = 130,
+         .kv_len = 130,
+         .full = true,
+         .span = 16},
+        {.what = "causal, biased",
+         .n_heads = 4,
+         .n_kv = 2,
+         .head_dim = 64,
+         .v_dim = 64,
+         .page_tokens = 16,
+         .n_rows = 37,
+         .kv_len = 200,
+         .span = 128},
+        {.what = "biased decode",
+         .n_heads = 4,
+         .n_kv = 4,
+         .head_dim = 16,
+         .v_dim = 16,
+         .page_tokens = 4,
+         .n_rows = 1,
+         .kv_len = 90,
+         .span = 1},
+    };
+    static const int tiles[] = {1, 3, 16, 512};
+    for (size_t i = 0; i < COUNT_OF(more); i++) {
+        Case t = {.s = more[i]};
+        t.s.type = KV_F32;
+        t.s.size = 1;
+        Check c;
+        check_open(&c);
+        case_open(&c, &t);
+        for (int l = -1; l < c.n_levels; l++) {
+            const CpuKernels *k = l < 0 ? &c.ref : &c.level[l].k;
+            const float *first = NULL;
+            for (size_t j = 0; j < COUNT_OF(tiles); j++) {
+                const float *got = case_run(&c, &t, k, &t.seg, tiles[j], t.q);
+                first = first ? first : got;
+                for (int r = 2; r < t.s.n_rows + 2; r++)
+                    check_equal(t.s.what, got + r * t.ldo, first + r * t.ldo,
+                                t.s.n_heads * t.s.v_dim);
+            }
+            for (int r = 0; r < t.s.n_rows; r++)
+                for (int h = 0; h < t.s.n_heads; h++)
+                    check_softmax(&t, r, h, first + (r + 2) * t.ldo + (int64_t)h * t.s.v_dim);
+        }
+        arena_free(&c.arena);
+    }
 }
 
 /* Same bits from every level's kv_write, and slots of -1 are left alone. */
@@ -284,9 +419,8 @@ static void test_kv_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attn_reference),
-        cmocka_unit_test(test_attn_invariant),
-        cmocka_unit_test(test_attn_hostile_rows),
+        cmocka_unit_test(test_attn_reference),    cmocka_unit_test(test_attn_invariant),
+        cmocka_unit_test(test_attn_hostile_rows), cmocka_unit_test(test_attn_full_and_bias),
         cmocka_unit_test(test_kv_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

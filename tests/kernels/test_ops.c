@@ -107,6 +107,173 @@ static void test_gates(void **state)
     }
 }
 
+/* The definition against the formula over a row's own sums: values, in place, with and without
+ * bias. */
+static void test_layer_norm(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < COUNT_OF(sizes) * INPUTS; s++) {
+        Check c;
+        check_open(&c);
+        const int width = sizes[s / INPUTS];
+        const int ld = width + PAD;
+        const int n = ROWS * ld;
+        float *x = check_input(&c, n, (int)(s % INPUTS), 1e15F);
+        float *w = check_input(&c, width, 0, 0.0F);
+        float *b = s & 1 ? check_input(&c, width, 0, 0.0F) : NULL;
+        for (int l = -1; l < c.n_levels; l++) {
+            const CpuKernels *k = l < 0 ? &c.ref : &c.level[l].k;
+            float *y = check_output(&c, n);
+            k->layer_norm(x, ld, w, b, 1e-5F, width, ROWS, y, ld);
+            check_guards(y, n, "layer_norm");
+            for (int r = 0; r < ROWS; r++) {
+                long double sum = 0;
+                long double squares = 0;
+                for (int i = 0; i < width; i++)
+                    sum += (long double)x[r * ld + i];
+                for (int i = 0; i < width; i++) {
+                    const long double d = (long double)x[r * ld + i] - sum / width;
+                    squares += d * d;
+                }
+                for (int i = 0; i < width; i++) {
+                    const double d = (double)((long double)x[r * ld + i] - sum / width);
+                    const double part = d / sqrt((double)squares / width + (double)1e-5F);
+                    const double all = part * (double)w[i] + (b ? (double)b[i] : 0.0);
+                    check_near("layer_norm", r * ld + i, y[r * ld + i], (float)all,
+                               2 * U * fabs(all) + 0x1p-20 * fabs(part * (double)w[i]) + 0x1p-148);
+                }
+                for (int i = width; i < ld; i++)
+                    assert_true(isnan((double)y[r * ld + i]) != 0);
+            }
+            float *in_place = check_output(&c, n);
+            memcpy(in_place, x, sizeof *x * (size_t)n);
+            k->layer_norm(in_place, ld, w, b, 1e-5F, width, ROWS, in_place, ld);
+            for (int r = 0; r < ROWS; r++)
+                check_equal("layer_norm in place", in_place + r * ld, y + r * ld, width);
+        }
+        arena_free(&c.arena);
+    }
+}
+
+/* Published values, tails, and the product with a second input. */
+static void test_act(void **state)
+{
+    (void)state;
+    static const float x[] = {1, -1, -3, 0.5F, 5, -8, 0, -1e30F, 1e30F};
+    static const double want[4][COUNT_OF(x)] = {
+        [ACT_RELU] = {1, 0, 0, 0.5, 5, 0, 0, 0, 1e30},
+        [ACT_GELU] = {0.841344746, -0.158655254, -0.00404969409, 0.345731231, 4.99999857,
+                      -4.97676846e-15, 0, 0, 1e30},
+        [ACT_GELU_TANH] = {0.841191991, -0.158808009, -0.00363739208, 0.34571401, 4.99999977,
+                           -3.10778294e-21, 0, 0, 1e30},
+        [ACT_QUICK_GELU] = {0.845795766, -0.154204234, -0.0180713097, 0.350388437, 4.99899298,
+                            -9.76642887e-06, 0, 0, 1e30},
+    };
+    enum { N = COUNT_OF(x) };
+    Check c;
+    check_open(&c);
+    for (int l = -1; l < c.n_levels; l++) {
+        const CpuKernels *k = l < 0 ? &c.ref : &c.level[l].k;
+        for (int a = ACT_RELU; a <= ACT_QUICK_GELU; a++) {
+            float y[2 * N];
+            float up[2 * N];
+            float both[2 * N];
+            for (int i = 0; i < 2 * N; i++)
+                up[i] = (float)(i + 1) * 0.25F;
+            k->act((ActKind)a, x, 0, NULL, 0, N, 2, y, N);
+            k->act((ActKind)a, x, 0, up, N, N, 2, both, N);
+            for (int i = 0; i < 2 * N; i++) {
+                const double v = want[a][i % N];
+                /* the constants have nine digits */
+                check_near("act", i, y[i], (float)v, (2 * U + 1e-8) * fabs(v));
+                check_near("act with a second input", i, both[i],
+                           (float)((double)y[i] * (double)up[i]), 2 * U * fabs((double)both[i]));
+            }
+            const float bad = NAN;
+            k->act((ActKind)a, &bad, 1, NULL, 0, 1, 1, y, 1);
+            assert_true(isnan((double)y[0]) != 0);
+        }
+    }
+    arena_free(&c.arena);
+}
+
+/* Every element is the one of the row it stands for, or 0; any cut of the rows gives the same. */
+static void test_window(void **state)
+{
+    (void)state;
+    static const struct {
+        int n, width;
+        WindowDesc w;
+    } cases[] = {
+        {7, 5, {.taps = 3, .stride = 1, .pad = 1}}, {8, 3, {.taps = 3, .stride = 2, .pad = 1}},
+        {1, 4, {.taps = 3, .stride = 1, .pad = 1}}, {12, 2, {.taps = 4, .stride = 4, .pad = 0}},
+        {5, 1, {.taps = 7, .stride = 1, .pad = 6}}, {9, 17, {.taps = 1, .stride = 1, .pad = 0}}};
+    for (size_t s = 0; s < COUNT_OF(cases); s++) {
+        Check c;
+        check_open(&c);
+        const WindowDesc *w = &cases[s].w;
+        const int width = cases[s].width;
+        const int rows = cases[s].n / w->stride;
+        const int ld = width * w->taps + PAD;
+        float *x = check_input(&c, cases[s].n * (width + 2), 0, 0.0F);
+        for (int l = -1; l < c.n_levels; l++) {
+            const CpuKernels *k = l < 0 ? &c.ref : &c.level[l].k;
+            for (int cut = 1; cut <= rows; cut++) {
+                float *y = check_output(&c, rows * ld);
+                for (int r = 0; r < rows; r += cut) {
+                    const int n = rows - r < cut ? rows - r : cut;
+                    k->window(x, width + 2, cases[s].n, width, w, r, n, y + r * ld, ld);
+                }
+                check_guards(y, rows * ld, "window");
+                for (int i = 0; i < rows * ld; i++) {
+                    const int at = i % ld;
+                    const int from = i / ld * w->stride - w->pad + at % w->taps;
+                    const bool inside = from >= 0 && from < cases[s].n;
+                    const float want = inside ? x[from * (width + 2) + at / w->taps] : 0.0F;
+                    if (at >= width * w->taps)
+                        assert_true(isnan((double)y[i]) != 0);
+                    else
+                        check_equal("window", y + i, &want, 1);
+                }
+            }
+        }
+        arena_free(&c.arena);
+    }
+}
+
+/* Each frequency turns by its own position: as the table of that position alone has it. */
+static void test_rope_axes(void **state)
+{
+    (void)state;
+    enum { AXES = 3, HALF = 8 };
+    static const uint8_t axis[HALF] = {0, 0, 1, 2, 1, 2, 2, 0};
+    static const int32_t pos[ROWS][AXES] = {{0, 0, 0}, {5, 9, 2}, {131071, 1, 77}};
+    float inv_freq[HALF];
+    for (int i = 0; i < HALF; i++)
+        inv_freq[i] = powf(100.0F, -(float)i / HALF);
+    const RopeArgs plain = {.head_dim = 16, .rot_dim = 16, .scale = 1.2F, .inv_freq = inv_freq};
+    RopeArgs rope = plain;
+    rope.axis = axis;
+    rope.n_axes = AXES;
+    Check c;
+    check_open(&c);
+    for (int l = -1; l < c.n_levels; l++) {
+        const CpuKernels *k = l < 0 ? &c.ref : &c.level[l].k;
+        float *got = check_output(&c, ROWS * 2 * HALF);
+        k->rope_table(&rope, pos[0], ROWS, got);
+        check_guards(got, ROWS * 2 * HALF, "rope_table of axes");
+        for (int a = 0; a < AXES; a++) {
+            float want[ROWS * 2 * HALF];
+            const int32_t one[ROWS] = {pos[0][a], pos[1][a], pos[2][a]};
+            k->rope_table(&plain, one, ROWS, want);
+            for (int i = 0; i < ROWS * 2 * HALF; i++)
+                if (axis[i % HALF] == a)
+                    check_equal("rope_table of axes", got + i, want + i, 1);
+        }
+    }
+    arena_free(&c.arena);
+}
+
 static void test_rope(void **state)
 {
     (void)state;
@@ -440,11 +607,13 @@ static void test_exp_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),  cmocka_unit_test(test_gates),
-        cmocka_unit_test(test_rope),      cmocka_unit_test(test_combine),
-        cmocka_unit_test(test_conv),      cmocka_unit_test(test_route),
-        cmocka_unit_test(test_route_nan), cmocka_unit_test(test_argmax),
-        cmocka_unit_test(test_embed),     cmocka_unit_test(test_exp_sweep),
+        cmocka_unit_test(test_rms_norm),   cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_rope),       cmocka_unit_test(test_combine),
+        cmocka_unit_test(test_layer_norm), cmocka_unit_test(test_act),
+        cmocka_unit_test(test_window),     cmocka_unit_test(test_rope_axes),
+        cmocka_unit_test(test_conv),       cmocka_unit_test(test_route),
+        cmocka_unit_test(test_route_nan),  cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_embed),      cmocka_unit_test(test_exp_sweep),
         cmocka_unit_test(test_exp_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
