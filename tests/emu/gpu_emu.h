@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define DEVICE static inline __attribute__((unused))
+#define DEVICE inline
 /* register.awk looks for EmuKernel in the preprocessed text. */
 template <int threads, int min_ctas> using EmuKernel = void;
 #define KERNEL(threads, min_ctas) static EmuKernel<(threads), (min_ctas)>
