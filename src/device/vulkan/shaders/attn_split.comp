@@ -46,12 +46,12 @@ void main()
 
     if (FOLD) {
         const float inv = head_inv(q, head * HD, Q_NORM, q_eps);
-        for (uint d = t; d < HD; d += WG)
+        EACH(d, HD)
             qs[d] = head_value(q, head * HD, q_norm, Q_NORM, inv, rope, 0, d) * scale;
         if (own) {
             const float kinv = head_inv(k, kh * HD, K_NORM, k_eps);
             const int slot = head % (HQ / HK) == 0 ? step.v[SLOTS_AT] : -1;
-            for (uint i = t; i < HD / 2; i += WG) {
+            EACH(i, HD / 2) {
                 const vec2 x = vec2(head_value(k, kh * HD, k_norm, K_NORM, kinv, rope, 0, i * 2),
                                     head_value(k, kh * HD, k_norm, K_NORM, kinv, rope, 0, i * 2 + 1));
                 const vec2 r = kv_rounded(x);
@@ -60,46 +60,45 @@ void main()
                 if (slot >= 0)
                     kv_store2(OU1(kc), uint(slot), kh, HD, i, x);
             }
-            if (slot >= 0)
-                for (uint i = t; i < VD / 2; i += WG)
-                    kv_store2(OU1(vc), uint(slot), kh, VD, i, vec2(v.v[kh * VD + i * 2], v.v[kh * VD + i * 2 + 1]));
+            EACH(j, VD / 2)
+                if (slot >= 0)
+                    kv_store2(OU1(vc), uint(slot), kh, VD, j, vec2(v.v[kh * VD + j * 2], v.v[kh * VD + j * 2 + 1]));
         }
     } else {
-        for (uint d = t; d < HD; d += WG)
+        EACH(d, HD)
             qs[d] = q.v[(row * HQ + head) * HD + d] * scale;
     }
     barrier();
 
-    const uint g = t / DU, du = t % DU; // of v: keys g, g + NG, ..., dims 8 du ..
+    const uint g = t / DU, du = t % DU; // of v: keys g, g + NG, ..., dims 8 du ..; g >= NG: idle copies
     vec4 acc0 = vec4(0), acc1 = vec4(0);
     float m = LOWEST, l = 0.0;
     for (uint tile = first; tile < last; tile++) {
         const uint key = tile * KEYS + t / 2;
         const bool seen = key >= from && key <= pos;
+        // keys that are not seen: another's is read and dropped, so that no load waits for a branch
         float s = 0.0;
-        if (seen && !(own && key == pos)) {
-            const uint at = kv_unit(kv_slot(step, pages, key), kh, HD);
-            [[unroll]] for (uint u = 0; u < HD / 8; u += 2) {
-                const uint i = u + (t & 1);
-                if (i < HD / 8) {
-                    vec4 a, b;
-                    kv_load8(kc, at + i, a, b);
-                    s += a.x * qs[i * 8] + a.y * qs[i * 8 + 1] + a.z * qs[i * 8 + 2] + a.w * qs[i * 8 + 3] +
-                         b.x * qs[i * 8 + 4] + b.y * qs[i * 8 + 5] + b.z * qs[i * 8 + 6] + b.w * qs[i * 8 + 7];
-                }
+        const uint at = kv_unit(kv_slot(step, pages, clamp(key, from, pos)), kh, HD);
+        [[unroll]] for (uint u = 0; u < HD / 8; u += 2) {
+            const uint i = u + (t & 1);
+            if (i < HD / 8) {
+                vec4 a, b;
+                kv_load8(kc, at + i, a, b);
+                s += a.x * qs[i * 8] + a.y * qs[i * 8 + 1] + a.z * qs[i * 8 + 2] + a.w * qs[i * 8 + 3] +
+                     b.x * qs[i * 8 + 4] + b.y * qs[i * 8 + 5] + b.z * qs[i * 8 + 6] + b.w * qs[i * 8 + 7];
             }
         }
         uvec4 vv[8]; // the first values, loaded before the softmax needs them
         if (!KV_F32)
-            [[unroll]] for (uint i = 0; i < min(NV, 8); i++) {
-                const uint token = tile * KEYS + g + i * NG;
-                vv[i] = uvec4(0);
-                if (g < NG && g + i * NG < KEYS && token >= from && token <= pos && !(own && token == pos))
-                    vv[i] = vc.v[kv_unit(kv_slot(step, pages, token), kh, VD) + du];
-            }
-        if (FOLD && own && key == pos)
-            for (uint d = (t & 1) * (HD / 2); d < ((t & 1) + 1) * (HD / 2); d++)
-                s += qs[d] * ks[d];
+            [[unroll]] for (uint i = 0; i < 8; i++)
+                if (i < NV)
+                    vv[i] = vc.v[kv_unit(kv_slot(step, pages, clamp(tile * KEYS + g + i * NG, from, pos)), kh, VD) + du];
+        if (FOLD && own && tile == pos / KEYS) {
+            float x = 0.0;
+            for (uint d = 0; d < HD / 2; d++)
+                x += qs[(t & 1) * (HD / 2) + d] * ks[(t & 1) * (HD / 2) + d];
+            s = key == pos ? x : s;
+        }
         s += subgroupShuffleXor(s, 1);
         if (SOFTCAP)
             s = softcap * tanh(s / softcap);
@@ -125,29 +124,29 @@ void main()
             l += sums[i];
         acc0 *= shift;
         acc1 *= shift;
-        if (g < NG) {
-            if (!KV_F32)
-                [[unroll]] for (uint i = 0; i < min(NV, 8); i++)
-                    if (g + i * NG < KEYS) {
-                        const float w = p[g + i * NG];
-                        acc0 += w * vec4(unpackHalf2x16(vv[i].x), unpackHalf2x16(vv[i].y));
-                        acc1 += w * vec4(unpackHalf2x16(vv[i].z), unpackHalf2x16(vv[i].w));
-                    }
-            for (uint j = g + (KV_F32 ? 0 : 8 * NG); j < KEYS; j += NG) {
-                const uint token = tile * KEYS + j;
-                if (token >= from && token <= pos && !(own && token == pos)) {
-                    vec4 a, b;
-                    kv_load8(vc, kv_unit(kv_slot(step, pages, token), kh, VD) + du, a, b);
-                    acc0 += p[j] * a;
-                    acc1 += p[j] * b;
+        if (!KV_F32)
+            [[unroll]] for (uint i = 0; i < 8; i++) {
+                const uint j = g + i * NG, token = tile * KEYS + j;
+                if (i < NV && j < KEYS && token >= from && token <= pos && !(own && token == pos)) {
+                    const float w = p[j];
+                    acc0 += w * vec4(unpackHalf2x16(vv[i].x), unpackHalf2x16(vv[i].y));
+                    acc1 += w * vec4(unpackHalf2x16(vv[i].z), unpackHalf2x16(vv[i].w));
                 }
             }
-            if (FOLD && own && tile == pos / KEYS && pos % KEYS % NG == g) {
-                const float w = p[pos % KEYS];
-                const uint at = kh * VD + du * 8;
-                acc0 += w * vec4(kv_rounded(vec2(v.v[at], v.v[at + 1])), kv_rounded(vec2(v.v[at + 2], v.v[at + 3])));
-                acc1 += w * vec4(kv_rounded(vec2(v.v[at + 4], v.v[at + 5])), kv_rounded(vec2(v.v[at + 6], v.v[at + 7])));
+        for (uint j0 = KV_F32 ? 0 : 8 * NG; j0 < KEYS; j0 += NG) {
+            const uint j = j0 + g, token = tile * KEYS + j;
+            if (j < KEYS && token >= from && token <= pos && !(own && token == pos)) {
+                vec4 a, b;
+                kv_load8(vc, kv_unit(kv_slot(step, pages, token), kh, VD) + du, a, b);
+                acc0 += p[j] * a;
+                acc1 += p[j] * b;
             }
+        }
+        if (FOLD && own && tile == pos / KEYS && pos % KEYS % NG == g) {
+            const float w = p[pos % KEYS];
+            const uint o = kh * VD + du * 8;
+            acc0 += w * vec4(kv_rounded(vec2(v.v[o], v.v[o + 1])), kv_rounded(vec2(v.v[o + 2], v.v[o + 3])));
+            acc1 += w * vec4(kv_rounded(vec2(v.v[o + 4], v.v[o + 5])), kv_rounded(vec2(v.v[o + 6], v.v[o + 7])));
         }
     }
     if (g < NG) {
@@ -157,15 +156,18 @@ void main()
     barrier();
     const float sink = SINKS ? sinks.v[head] : LOWEST;
     const uint at = (z * HQ + head) * SPLITS * (VD + 2);
-    for (uint d = t; d < VD; d += WG) {
+    for (uint base = 0; base < VD; base += WG) {
+        const uint o = min(base + t, VD - 1);
         float sum = 0.0;
         for (uint i = 0; i < NG; i++)
-            sum += va[i * DU * 2 + d / 4][d & 3];
+            sum += va[i * DU * 2 + o / 4][o & 3];
+        if (base + t >= VD)
+            continue;
         if (parts == 1) {
             const float top = max(m, sink), w = exp(m - top);
-            y.v[row * ldy + head * VD + d] = sum * w / (l * w + (SINKS ? exp(sink - top) : 0.0));
+            y.v[row * ldy + head * VD + o] = sum * w / (l * w + (SINKS ? exp(sink - top) : 0.0));
         } else {
-            part.v[at + split * (VD + 2) + d] = sum;
+            part.v[at + split * (VD + 2) + o] = sum;
         }
     }
     if (parts == 1)
@@ -187,11 +189,13 @@ void main()
     float all = SINKS ? exp(sink - top) : 0.0;
     for (uint i = 0; i < parts; i++)
         all += exp(part.v[at + i * (VD + 2) + VD] - top) * part.v[at + i * (VD + 2) + VD + 1];
-    for (uint d = t; d < VD; d += WG) {
+    for (uint base = 0; base < VD; base += WG) {
+        const uint d = min(base + t, VD - 1);
         float sum = 0.0;
         for (uint i = 0; i < parts; i++)
             sum += exp(part.v[at + i * (VD + 2) + VD] - top) * part.v[at + i * (VD + 2) + d];
-        y.v[row * ldy + head * VD + d] = sum / all;
+        if (base + t < VD)
+            y.v[row * ldy + head * VD + d] = sum / all;
     }
     if (t == 0)
         tickets.v[z * HQ + head] = 0;

@@ -25,6 +25,13 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer OI1 { int v[
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer OU1 { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer OF2 { vec2 v[]; };
 
+// i = 0 .. n - 1, one a thread, WG at a time: every subgroup makes the same number of turns. Where
+// they differ after a barrier, Mesa's CPU driver (22.3) ends all of them with the first.
+#define EACH(i, n)                                                                                 \
+    uint i;                                                                                        \
+    for (uint i##_base = 0; i##_base < (n); i##_base += WG)                                        \
+        if ((i = i##_base + gl_LocalInvocationID.x) < (n))
+
 float bf16_float(uint bits) { return uintBitsToFloat(bits << 16); }
 float silu(float x) { return x / (1.0 + exp(-x)); }
 float e8m0_float(uint e) { return uintBitsToFloat(e == 0u ? 0x00400000u : e == 255u ? 0x7fc00000u : e << 23); }

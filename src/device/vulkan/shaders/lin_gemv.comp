@@ -111,7 +111,7 @@ float chunk_dot(Chunk k, uint c, uvec4 x0, uvec4 x1, vec2 f)
 }
 
 // x, normed, into shared memory as int8; what the sums need from the norm is in inv.
-void quantise(uint token, out float inv[R])
+void quantise(uint token, inout float inv[R])
 {
     const uint tid = gl_LocalInvocationID.x;
     float sq[R];

@@ -46,7 +46,7 @@ vec4 norm4(uint k)
 
 void main()
 {
-    const uint lane = gl_SubgroupInvocationID, sg = gl_SubgroupID, NS = WG / SG, tid = gl_LocalInvocationID.x;
+    const uint lane = gl_SubgroupInvocationID, sg = gl_SubgroupID, NS = WG / SG;
     const uint row0 = gl_WorkGroupID.y * R;
     uint xr[R];
     float inv[R], sq[R];
@@ -60,7 +60,7 @@ void main()
         sq[q] = 0.0;
     }
     if (NORM != 0) {
-        for (uint k = tid; k < K; k += WG)
+        EACH(k, K)
             [[unroll]] for (uint q = 0; q < R; q++) {
                 const float v = x.v[xr[q] * ldx + k];
                 sq[q] += v * v;

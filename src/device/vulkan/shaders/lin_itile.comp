@@ -79,16 +79,16 @@ void main()
     [[unroll]] for (uint i = 0; i < TM * 4; i++)
         acc[i] = 0.0;
     for (uint c0 = 0; c0 < KC; c0 += CH) {
-        for (uint i = tid; i < CH * 2 * BM; i += WG) {
+        EACH(i, CH * 2 * BM) {
             const uint row = i / (CH * 2), part = i % (CH * 2);
             xs[part * XP + row] = c0 + part / 2 < KC ? x.v[(from_row[row] * KC + c0) * 2 + part] : uvec4(0);
         }
-        for (uint i = tid; i < CH * BM; i += WG) {
-            const uint row = i / CH, ch = i % CH;
+        EACH(f, CH * BM) {
+            const uint row = f / CH, ch = f % CH;
             xf[ch * BM + row] = c0 + ch < KC ? F2(x).v[ldx * KC * 4 + from_row[row] * KC + c0 + ch] : vec2(0);
         }
-        for (uint i = tid; i < CH * BN; i += WG)
-            load_weights(first + tile_weight_row(i / CH), c0 + i % CH, i / CH, i % CH);
+        EACH(q, CH * BN)
+            load_weights(first + tile_weight_row(q / CH), c0 + q % CH, q / CH, q % CH);
         barrier();
         [[unroll]] for (uint ch = 0; ch < CH; ch++) {
             int sum[TM * 4];

@@ -36,7 +36,7 @@ void main()
     float inv = 1.0;
     if (NORM != 0) {
         float sq = 0.0;
-        for (uint k = tid; k < K; k += WG)
+        EACH(k, K)
             sq += x.v[from + k] * x.v[from + k];
         sq = subgroupAdd(sq);
         if (gl_SubgroupInvocationID == 0)

@@ -31,15 +31,15 @@ void main()
     [[unroll]] for (uint i = 0; i < TM * 4; i++)
         acc[i] = 0.0;
     for (uint k0 = 0; k0 < K; k0 += 32) {
-        for (uint i = tid; i < BM * 8; i += WG)
+        EACH(i, BM * 8)
             xs[i % 8 * XP + i / 8] = load_x(from_row[i / 8], k0 + i % 8 * 4);
-        for (uint i = tid; i < BN * 4; i += WG) {
+        EACH(j, BN * 4) {
             vec4 a = vec4(0), b = vec4(0);
-            const uint u = k0 / 8 + i % 4;
+            const uint u = k0 / 8 + j % 4;
             if (u * 8 < K)
-                weight8(w, s, first + tile_weight_row(i / 4), u, K, a, b);
-            ws[i % 4 * 2 * WP + i / 4] = a;
-            ws[(i % 4 * 2 + 1) * WP + i / 4] = b;
+                weight8(w, s, first + tile_weight_row(j / 4), u, K, a, b);
+            ws[j % 4 * 2 * WP + j / 4] = a;
+            ws[(j % 4 * 2 + 1) * WP + j / 4] = b;
         }
         barrier();
         [[unroll]] for (uint q = 0; q < 8; q++) {

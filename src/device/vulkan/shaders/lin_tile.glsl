@@ -22,14 +22,14 @@ shared int to_row[BM];    // of y; -1: none
 // False: the tile is empty, for all threads alike.
 bool tile_rows(out uint first_weight_row)
 {
-    const uint tid = gl_LocalInvocationID.x, tile = gl_WorkGroupID.y;
+    const uint tile = gl_WorkGroupID.y;
     first_weight_row = 0;
     if (EXPERTS != 0) {
         if (tile >= uint(list.v[0]))
             return false;
         first_weight_row = uint(list.v[4 + tile * 4]) * n;
         const uint first = uint(list.v[5 + tile * 4]), count = uint(list.v[6 + tile * 4]);
-        for (uint i = tid; i < BM; i += WG) {
+        EACH(i, BM) {
             const uint pair = uint(list.v[list_pairs + first + min(i, count - 1)]);
             from_row[i] = EXPERTS == 1 ? pair / TOP_K : pair;
             to_row[i] = i < count ? int(pair) : -1;
@@ -38,7 +38,7 @@ bool tile_rows(out uint first_weight_row)
         const uint rows = min(m, uint(limit.v[0]));
         if (tile * BM >= rows)
             return false;
-        for (uint i = tid; i < BM; i += WG) {
+        EACH(i, BM) {
             from_row[i] = min(tile * BM + i, rows - 1);
             to_row[i] = tile * BM + i < rows ? int(tile * BM + i) : -1;
         }

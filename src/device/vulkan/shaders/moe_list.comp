@@ -12,36 +12,40 @@ layout(push_constant) uniform P {
     OI1 list;
     uint m, list_pairs;
 };
-shared uint count[N_EXPERTS], start[N_EXPERTS], tiles[N_EXPERTS];
+shared uint count[N_EXPERTS], start[N_EXPERTS], tiles[N_EXPERTS], most;
 
 void main()
 {
     const uint tid = gl_LocalInvocationID.x, pairs = min(m, uint(limit.v[0])) * TOP_K;
-    for (uint e = tid; e < N_EXPERTS; e += WG)
-        count[e] = 0;
+    EACH(i, N_EXPERTS)
+        count[i] = 0;
     barrier();
-    for (uint p = tid; p < pairs; p += WG)
-        atomicAdd(count[ids.v[p]], 1);
+    EACH(j, pairs)
+        atomicAdd(count[ids.v[j]], 1);
     barrier();
     if (tid == 0) {
-        uint at = 0, tile = 0;
+        uint at = 0, tile = 0, largest = 0;
         for (uint e = 0; e < N_EXPERTS; e++) {
             start[e] = at;
             tiles[e] = tile;
             at += count[e];
+            largest = max(largest, count[e]);
             tile += (count[e] + BM - 1) / BM;
         }
         list.v[0] = int(tile);
+        most = largest;
     }
     barrier();
-    for (uint e = tid; e < N_EXPERTS; e += WG)
-        for (uint i = 0; i * BM < count[e]; i++) {
-            const uint at = 4 + (tiles[e] + i) * 4;
+    for (uint base = 0; base < N_EXPERTS; base += WG)
+        for (uint i = 0; i * BM < most; i++) {
+            const uint e = min(base + tid, N_EXPERTS - 1), at = 4 + (tiles[e] + i) * 4;
+            if (i * BM >= count[e])
+                continue;
             list.v[at] = int(e);
             list.v[at + 1] = int(start[e] + i * BM);
             list.v[at + 2] = int(min(count[e] - i * BM, BM));
         }
     barrier();
-    for (uint p = tid; p < pairs; p += WG)
+    EACH(p, pairs)
         list.v[list_pairs + atomicAdd(start[ids.v[p]], 1)] = int(p);
 }

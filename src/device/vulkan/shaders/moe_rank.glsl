@@ -14,14 +14,15 @@ void rank_experts(F1 logits, uint at, const bool shares)
 {
     const uint tid = gl_LocalInvocationID.x, padded = (N_EXPERTS + 3) / 4 * 4;
     const float none = uintBitsToFloat(0xff800000u);
-    for (uint e = tid; e < padded; e += WG) {
-        const float l = e < N_EXPERTS ? logits.v[at + e] : none;
-        rank_logit[e] = isnan(l) ? none : l;
+    EACH(i, padded) {
+        const float l = i < N_EXPERTS ? logits.v[at + i] : none;
+        rank_logit[i] = isnan(l) ? none : l;
     }
     barrier();
-    for (uint e = tid; e < N_EXPERTS; e += WG) {
+    for (uint base = 0; base < N_EXPERTS; base += WG) {
+        const uint e = min(base + tid, N_EXPERTS - 1);
         const float me = rank_logit[e];
-        uint rank = 0;
+        uint rank = base + tid < N_EXPERTS ? 0 : TOP_K;
         for (uint o = 0; o < padded; o += 4)
             [[unroll]] for (uint i = 0; i < 4; i++) {
                 const float l = rank_logit[o + i];
@@ -41,7 +42,7 @@ void rank_experts(F1 logits, uint at, const bool shares)
         for (uint i = 0; i < TOP_K; i++)
             sum += exp(rank_top[i] - top);
     } else {
-        for (uint e = tid; e < N_EXPERTS; e += WG)
+        EACH(e, N_EXPERTS)
             sum += exp(logits.v[at + e] - top);
         sum = subgroupAdd(sum);
         if (gl_SubgroupInvocationID == 0)

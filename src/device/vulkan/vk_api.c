@@ -1,0 +1,176 @@
+#include "device/vulkan/vk_api.h"
+
+#include "base/str.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The call that fails, and those made so far: of the process, as a device and the list of devices
+ * before it have a VkApi each. */
+static atomic_ullong n_calls;
+static atomic_ullong fail_at;
+static atomic_int fail_code;
+
+/* Restarts the count when MERE_FAULT has changed. */
+static bool read_fault(Error *err)
+{
+    static char seen[64];
+    const char *text = getenv("MERE_FAULT");
+    if (!text || strncmp(text, "vulkan:", 7) != 0)
+        text = "";
+    if (strcmp(text, seen) == 0)
+        return true;
+    int64_t at = 0;
+    int64_t code = VK_ERROR_UNKNOWN;
+    if (*text) {
+        const char *n = text + 7;
+        const char *colon = strchr(n, ':');
+        const Str count = {n, colon ? (size_t)(colon - n) : strlen(n)};
+        if (!str_to_int(count, 1, INT64_MAX, &at) ||
+            (colon && !str_to_int(str_from(colon + 1), INT32_MIN, -1, &code)) ||
+            strlen(text) >= sizeof seen)
+            return err_set(err, ERR_USAGE, "MERE_FAULT is \"%.40s\", wanted vulkan:CALL[:RESULT]",
+                           text);
+    }
+    (void)snprintf(seen, sizeof seen, "%s", text);
+    atomic_store(&n_calls, 0);
+    atomic_store(&fail_code, (int)code);
+    atomic_store(&fail_at, (unsigned long long)at);
+    return true;
+}
+
+typedef void (*Symbol)(void);
+
+/* ISO C has no cast from an object pointer to a function pointer; POSIX has the bits alike. */
+static Symbol symbol_of(void *p)
+{
+    Symbol s;
+    memcpy(&s, &p, sizeof s);
+    return s;
+}
+
+static bool missing(const char *name, Error *err)
+{
+    return err_set(err, ERR_DEVICE, "libvulkan has no %s", name);
+}
+
+bool vk_api_open(VkApi *api, bool *found, Error *err)
+{
+    *api = (VkApi){0};
+    *found = false;
+    if (!read_fault(err))
+        return false;
+    api->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!api->library)
+        return true;
+    *found = true;
+    api->GetInstanceProcAddr =
+        (PFN_vkGetInstanceProcAddr)symbol_of(dlsym(api->library, "vkGetInstanceProcAddr"));
+    if (!api->GetInstanceProcAddr) {
+        vk_api_close(api);
+        return missing("vkGetInstanceProcAddr", err);
+    }
+#define VK_GLOBAL(name)                                                                            \
+    api->name = (PFN_vk##name)api->GetInstanceProcAddr(NULL, "vk" #name);                          \
+    if (!api->name) {                                                                              \
+        vk_api_close(api);                                                                         \
+        return missing("vk" #name, err);                                                           \
+    }
+#define VK_INSTANCE(name)
+#define VK_DEVICE(name)
+#include "device/vulkan/vk_api.def"
+#undef VK_GLOBAL
+#undef VK_INSTANCE
+#undef VK_DEVICE
+    return true;
+}
+
+bool vk_api_instance(VkApi *api, VkInstance instance, Error *err)
+{
+#define VK_GLOBAL(name)
+#define VK_INSTANCE(name)                                                                          \
+    api->name = (PFN_vk##name)api->GetInstanceProcAddr(instance, "vk" #name);                      \
+    if (!api->name)                                                                                \
+        return missing("vk" #name, err);
+#define VK_DEVICE(name)
+#include "device/vulkan/vk_api.def"
+#undef VK_GLOBAL
+#undef VK_INSTANCE
+#undef VK_DEVICE
+    return true;
+}
+
+bool vk_api_device(VkApi *api, VkDevice device, Error *err)
+{
+#define VK_GLOBAL(name)
+#define VK_INSTANCE(name)
+#define VK_DEVICE(name)                                                                            \
+    api->name = (PFN_vk##name)api->GetDeviceProcAddr(device, "vk" #name);                          \
+    if (!api->name)                                                                                \
+        return missing("vk" #name, err);
+#include "device/vulkan/vk_api.def"
+#undef VK_GLOBAL
+#undef VK_INSTANCE
+#undef VK_DEVICE
+    return true;
+}
+
+void vk_api_close(VkApi *api)
+{
+    if (api->library)
+        (void)dlclose(api->library);
+    *api = (VkApi){0};
+}
+
+bool vk_api_fails(VkApi *api)
+{
+    if (api->lost) {
+        api->injected = VK_ERROR_DEVICE_LOST;
+        return true;
+    }
+    const unsigned long long n = atomic_fetch_add(&n_calls, 1) + 1;
+    if (n != atomic_load(&fail_at))
+        return false;
+    api->injected = (VkResult)atomic_load(&fail_code);
+    return true;
+}
+
+static const char *result_name(VkResult r)
+{
+    static const struct {
+        VkResult result;
+        const char *name;
+    } names[] = {
+        {VK_ERROR_OUT_OF_HOST_MEMORY, "out of host memory"},
+        {VK_ERROR_OUT_OF_DEVICE_MEMORY, "out of device memory"},
+        {VK_ERROR_INITIALIZATION_FAILED, "initialization failed"},
+        {VK_ERROR_DEVICE_LOST, "device lost"},
+        {VK_ERROR_MEMORY_MAP_FAILED, "memory map failed"},
+        {VK_ERROR_LAYER_NOT_PRESENT, "layer not present"},
+        {VK_ERROR_EXTENSION_NOT_PRESENT, "extension not present"},
+        {VK_ERROR_FEATURE_NOT_PRESENT, "feature not present"},
+        {VK_ERROR_INCOMPATIBLE_DRIVER, "incompatible driver"},
+        {VK_ERROR_TOO_MANY_OBJECTS, "too many objects"},
+        {VK_ERROR_UNKNOWN, "unknown error"},
+    };
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (names[i].result == r)
+            return names[i].name;
+    return "error";
+}
+
+bool vk_api_check(VkApi *api, const char *call, VkResult r, Error *err)
+{
+    if (r >= 0)
+        return true;
+    ErrCode code = ERR_DEVICE;
+    if (r == VK_ERROR_DEVICE_LOST) {
+        api->lost = true;
+        code = ERR_LOST;
+    } else if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY || r == VK_ERROR_OUT_OF_HOST_MEMORY) {
+        code = ERR_NOMEM;
+    }
+    return err_set(err, code, "%s: %s (%d)", call, result_name(r), (int)r);
+}
