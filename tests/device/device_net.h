@@ -44,7 +44,7 @@ static inline const char *net_device(void)
 
 typedef struct Net {
     Arena arena;
-    uint64_t seed;
+    uint64_t seed, state; /* of the random numbers: as given, now */
     Graph *graph;
     const Weight *weights[NET_WEIGHTS_MAX];
     int n_weights;
@@ -64,20 +64,20 @@ static inline void *net_take(Net *n, size_t count, size_t size)
 /* (-1, 1) */
 static inline float net_random(Net *n)
 {
-    n->seed = n->seed * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (float)((double)(int64_t)(n->seed >> 11) * 0x1p-52 - 1.0);
+    n->state = n->state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (float)((double)(int64_t)(n->state >> 11) * 0x1p-52 - 1.0);
 }
 
 static inline int net_below(Net *n, int max)
 {
     (void)net_random(n);
-    return (int)((n->seed >> 33) % (uint64_t)max);
+    return (int)((n->state >> 33) % (uint64_t)max);
 }
 
 static inline void net_begin(Net *n, uint64_t seed)
 {
     Error err;
-    *n = (Net){.seed = seed};
+    *n = (Net){.seed = seed, .state = seed};
     arena_init(&n->arena, "net");
     n->graph = graph_begin(&n->arena, "test", &err);
     assert_non_null(n->graph);

@@ -294,7 +294,7 @@ static bool get_facts(VkApi *api, VkPhysicalDevice physical, Extensions *ext, Vk
     f->units = count_units(&p, software);
     /* A software device runs the dot products as well as anything else: tests reach them there. */
     f->int_dot = software || p.v13.integerDotProduct4x8BitPackedSignedAccelerated;
-    f->mixed_dot = software || p.v13.integerDotProduct4x8BitPackedMixedSignednessAccelerated;
+    f->mixed_dot = p.v13.integerDotProduct4x8BitPackedMixedSignednessAccelerated;
     f->max_bytes = i64_min((int64_t)p.v11.maxMemoryAllocationSize, (int64_t)p.v13.maxBufferSize);
     if (f->max_bytes <= 0)
         f->max_bytes = (int64_t)1 << 31;

@@ -529,8 +529,10 @@ static void test_recurrent(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]); /* "test_form*" */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embed),
         cmocka_unit_test(test_rows),
