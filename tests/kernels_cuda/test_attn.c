@@ -433,7 +433,7 @@ static void prefill(void **state)
         {"mixed with decode rows", SHAPE(4, 2, 64, 64, 8), .n_segs = 4, .old = {90, 0, 33, 200},
          .rows = {1, 20, 70, 1}, .rot_dim = 48, .norm = true, .kernel = "attn_flash_64"},
         {"chunk over a cache, 128", SHAPE(2, 1, 128, 128, 32), .n_segs = 2, .old = {77, 0},
-         .rows = {40, 2}, .rot_dim = 128, .pairs = true, .kernel = "attn_flash_128"},
+         .rows = {40, 2}, .rot_dim = 128, .pairs = true, .sms = 132, .kernel = "attn_flash_128"},
         {"window, sinks, cap", SHAPE(2, 2, 64, 64, 4), .window = 37, .n_segs = 2, .old = {150, 0},
          .rows = {80, 90}, .rot_dim = 64, .sinks = true, .softcap = 5.0F,
          .kernel = "attn_flash_64"},

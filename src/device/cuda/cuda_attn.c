@@ -119,7 +119,7 @@ static void prepare(CudaBuild *b, AttnParams *p, bool half)
     p->q_ready = q.q_ready =
         cuda_work(b, (int64_t)p->rows * p->n_heads * p->head_dim * (half ? 2 : 4));
     launch(b, &q, half ? "attn_prepare_f16" : "attn_prepare_f32", (heads + 7) / 8, p->rows, 1, 256,
-           0);
+           (int64_t)2 * 8 * 4 * (p->head_dim > p->v_dim ? p->head_dim : p->v_dim));
 }
 
 /* Bytes of struct Flash<head_dim>. */
@@ -152,14 +152,14 @@ static int64_t decode_smem(int head_dim)
     return 4 * floats + 2 * halves;
 }
 
-/* n_z rows or segments. Some 4 CTAs a multiprocessor keep enough of a long cache in flight; a short
- * one is left to the first cluster by the kernel. */
+/* n_z rows or segments. As many CTAs as the registers allow at once keep a long cache in flight; a
+ * short one is left to the first cluster by the kernel. */
 static void decode(CudaBuild *b, AttnParams p, int n_z)
 {
     const int share = p.n_heads / p.n_kv_heads;
     const int n_y = p.n_kv_heads * ((share + ATTN_DECODE_HEADS - 1) / ATTN_DECODE_HEADS);
     const int64_t units = (int64_t)n_y * n_z;
-    const int64_t want = 4 * (int64_t)cuda_sms(b);
+    const int64_t want = (int64_t)cuda_sms(b) * (p.head_dim == 64 ? 4 : p.head_dim == 128 ? 3 : 2);
     p.cluster = 1;
     if (cuda_arch(b) >= 90)
         for (p.cluster = CLUSTER; p.cluster > 2 && units * p.cluster > 4 * want;)
@@ -195,6 +195,12 @@ static void fast(CudaBuild *b, AttnParams *p)
         p->min_rows = 2;
         decode(b, *p, (int)i64_min(max_segs, p->rows));
     }
+    /* Few tiles share a long cache in clusters. */
+    const int64_t ctas = (int64_t)p->n_heads * ((p->rows + ATTN_FLASH_ROWS - 1) / ATTN_FLASH_ROWS);
+    p->cluster = 1;
+    while (cuda_arch(b) >= 90 && p->cluster < CLUSTER &&
+           ctas * p->cluster * 2 <= 3 * (int64_t)cuda_sms(b))
+        p->cluster *= 2;
     flash(b, p);
 }
 

@@ -13,8 +13,10 @@
 /* A warp makes one head of one row ready. HALF: q becomes f16 and is scaled, for attn_flash. */
 template <bool HALF> DEVICE void prepare(const AttnParams &p)
 {
-    SHARED(float, tmp, 8 * 512);
-    SHARED(float, ready, 8 * 512);
+    SHARED_DYNAMIC(memory); /* two heads a warp */
+    const int wide = imax(p.head_dim, p.v_dim);
+    float *tmp = (float *)memory + thread_id() / 32 * 2 * wide;
+    float *x = tmp + wide;
     griddep_launch();
     griddep_wait();
     const int warp = thread_id() / 32;
@@ -25,10 +27,9 @@ template <bool HALF> DEVICE void prepare(const AttnParams &p)
     int head = block_x() * 8 + warp;
     if (s < 0 || head >= p.n_heads + 2 * p.n_kv_heads || attn_seg(p, s).n_rows < p.min_rows)
         return;
-    float *x = ready + warp * 512;
     if (head < p.n_heads) {
         ready_head(p, (const float *)p.q + (int64_t)row * p.ldq + head * p.head_dim, p.head_dim,
-                   p.q_eps, p.q_norm, true, row, tmp + warp * 512, x);
+                   p.q_eps, p.q_norm, true, row, tmp, x);
         const int64_t to = ((int64_t)row * p.n_heads + head) * p.head_dim;
         const float scale = score_scale(p);
         for (int d = lane; d < p.head_dim; d += 32) {
@@ -48,10 +49,10 @@ template <bool HALF> DEVICE void prepare(const AttnParams &p)
     const int dim = is_k ? p.head_dim : p.v_dim;
     if (is_k)
         ready_head(p, (const float *)p.k + (int64_t)row * p.ldk + head * dim, dim, p.k_eps,
-                   p.k_norm, true, row, tmp + warp * 512, x);
+                   p.k_norm, true, row, tmp, x);
     else
         ready_head(p, (const float *)p.v + (int64_t)row * p.ldv + head * dim, dim, 0.0f, 0, false,
-                   row, tmp + warp * 512, x);
+                   row, tmp, x);
     const uint64_t cache = is_k ? p.cache_k : p.cache_v;
     const int64_t to =
         cache_row(p, slot >> p.page_shift, head, slot & ((1 << p.page_shift) - 1)) * dim;
