@@ -307,6 +307,69 @@ static void test_refusals(void **state)
     }
 }
 
+/* {"key": value}, or for a key of a nested object {"outer": {"+": 1, "key": value}}. */
+static const char *one_key(Arena *a, const char *outer, const char *key, const char *value)
+{
+    Error err;
+    const char *s =
+        outer ? arena_printf(a, &err, "{\"%s\": {\"+\": 1, \"%s\": %s}}", outer, key, value)
+              : arena_printf(a, &err, "{\"%s\": %s}", key, value);
+    must(s != NULL, &err);
+    return s;
+}
+
+static void try_hostile(const char *model, const char *outer, const char *key)
+{
+    static const char *const values[] = {"-1",         "0",        "1",         "7",  "65535",
+                                         "2147483647", "1e300",    "-1e300",    "[]", "true",
+                                         "4294967296", "\"many\"", "{\"a\": 1}"};
+    for (size_t v = 0; v < COUNT_OF(values); v++) {
+        Arena a;
+        Checkpoint *ck;
+        Model *m;
+        Error err = {ERR_NONE, ""};
+        arena_init(&a, "test");
+        const char *patch = one_key(&a, outer, key, values[v]);
+        const size_t before = mem_in_use();
+        if (!load(&a, patched(&a, model, patch), &ck, &m, &err) && err.code != ERR_FORMAT &&
+            err.code != ERR_UNSUPPORTED)
+            fail_msg("%s with %s: %s, %s", model, patch, err_name(err.code), err.msg);
+        if (mem_in_use() - before > (size_t)64 << 20)
+            fail_msg("%s with %s took %zu bytes", model, patch, mem_in_use() - before);
+        checkpoint_close(ck);
+        arena_free(&a);
+    }
+}
+
+/* Every number of a configuration, also of its nested objects, made hostile: refused, or read; in
+ * bounded memory. */
+static void test_hostile_numbers(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"whisper", "t5_gated", "qwen2_vl"};
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        Arena a;
+        Checkpoint *ck;
+        Error err;
+        const char *key, *inner;
+        json_t *value, *number;
+        arena_init(&a, "test");
+        must(checkpoint_open(&a, patched(&a, models[i], "{}"), &ck, &err), &err);
+        json_t *config = json_deep_copy(checkpoint_config(ck));
+        assert_non_null(config);
+        json_object_foreach (config, key, value) {
+            if (json_is_number(value))
+                try_hostile(models[i], NULL, key);
+            json_object_foreach (value, inner, number)
+                if (json_is_number(number))
+                    try_hostile(models[i], key, inner);
+        }
+        json_decref(config);
+        checkpoint_close(ck);
+        arena_free(&a);
+    }
+}
+
 static void test_accepted(void **state)
 {
     static const char *const fine[][2] = {
@@ -480,8 +543,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_accepted), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_reorder),  cmocka_unit_test(test_torture),
+        cmocka_unit_test(test_accepted), cmocka_unit_test(test_hostile_numbers),
+        cmocka_unit_test(test_rope),     cmocka_unit_test(test_reorder),
+        cmocka_unit_test(test_torture),
     };
     json_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);
