@@ -98,7 +98,7 @@ template <int KIND> DEVICE void lin_pack8(const float v[8], float share, LinXRow
         else if (KIND == LIN_X_BYTES)
             s = f32x2{d, d * all};
         else
-            s = f32x2{d, f32_of_bits((uint32_t)sum & 0xffffu | (uint32_t)other << 16)};
+            s = f32x2{d, f32_of_bits(((uint32_t)sum & 0xffffu) | (uint32_t)other << 16)};
         lin_x_side(row.at, row.chunks)[c] = s;
     }
 }
