@@ -18,6 +18,8 @@ template <int threads, int min_ctas> using EmuKernel = void;
 #define SHARED_DYNAMIC(name) uint8_t *const name = emu_now.dynamic
 #define UNROLL
 #define NO_UNROLL
+#define UNROLL_2
+#define UNROLL_4
 
 struct alignas(16) u32x4 {
     uint32_t x, y, z, w;

@@ -283,8 +283,8 @@ static void product(CudaBuild *b, GemmParams *p, Code code, const Shape *s, int6
         p->partial = cuda_work(b, tiles * p->splits * s->mt * s->nt * s->wn * 512);
         p->tickets = cuda_counters(b, (int)tiles);
     }
-    p->pairs =
-        p->n % 2 == 0 && p->y % 8 == 0 && p->ld_y % 2 == 0 && p->add % 8 == 0 && p->ld_add % 2 == 0;
+    const CudaPtr touched = p->y | p->add | p->bias | p->bias_up;
+    p->quads = touched % 16 == 0 && (p->n | p->ld_y | p->ld_add | p->bias_ld) % 4 == 0;
     if (p->list_div == 0)
         p->list_div = 1;
     if (p->limit_times == 0)

@@ -9,7 +9,8 @@
  * before the end.
  *
  * Sums of k: in chunks of a warp, then warps along k in order, then splits in order: the CTA that
- * comes last adds what all wrote. */
+ * comes last adds what all wrote. What follows the sum is done from shared memory in a short loop:
+ * written out for each accumulator it was 20,000 instructions. */
 #ifndef MERE_GEMM_H
 #define MERE_GEMM_H
 
@@ -26,24 +27,43 @@ template <class W> DEVICE void gemm_mma(float c[4], const uint32_t a[4], const u
         mma_f16(c, a, b);
 }
 
+/* Shared memory: a head of tables, then the stages; at the end sums of the tile take their place.
+ */
 template <class W, int MT, int NT, int WN, int WK> struct Gemm {
     static_assert(WN == 1 || WK == 1, "a chunk of a belongs to one warp, or to all");
     enum {
         BM = MT * 16,
         ROWS = NT * 8, /* weight rows of a warp */
+        BN = ROWS * WN,
+        LD = BN + 8, /* of sums: eight rows of a fragment meet all banks */
         A_BYTES = BM * GEMM_A_CHUNK_BYTES,
         W_BYTES = ROWS * W::BYTES,
         STAGE = GEMM_STAGE_BYTES(MT, NT, WN, WK, W::BYTES),
         STAGES = GEMM_STAGES(STAGE)
     };
+    static_assert(WK * BM * LD * 4 <= STAGES * STAGE, "sums fit where stages were");
     const GemmParams &p;
-    int *rows_a; /* [BM] row of a, -1: none */
-    int *rows_y; /* [BM] */
+    const uint8_t **code_rows; /* [BN] */
+    uint32_t *scale_rows;      /* [BN] bytes from the expert's scales, gate's or up's */
+    int *rows_a;               /* [BM] row of a, -1: none */
+    int *rows_y;               /* [BM] */
+    int *ticket;
     uint8_t *stages;
     int warp, lane, wn, wk;
     int col0;   /* of the CTA, in y */
     int c0, c1; /* chunks of this split */
     int64_t expert;
+
+    DEVICE Gemm(const GemmParams &params, uint8_t *mem)
+        : p(params), code_rows((const uint8_t **)mem), scale_rows((uint32_t *)(mem + BN * 8)),
+          rows_a((int *)(mem + BN * 12)), rows_y(rows_a + BM), ticket(rows_y + BM),
+          stages(mem + GEMM_HEAD_BYTES(MT, NT, WN)), warp(thread_id() / 32), lane(thread_id() % 32),
+          wn(warp % WN), wk(warp / WN), col0(block_y() * (params.silu ? BN / 2 : BN)), expert(0)
+    {
+        const int n_chunks = p.kp / GEMM_CHUNK;
+        c0 = block_z() * n_chunks / p.splits;
+        c1 = (block_z() + 1) * n_chunks / p.splits;
+    }
 
     DEVICE void sync() const
     {
@@ -66,25 +86,6 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
         return c0 + s * WK + wk;
     }
 
-    /* Column of y of the warp's weight row. With silu, groups of 8 rows are gate's and up's in
-     * turn. */
-    DEVICE int column(int row) const
-    {
-        const int c =
-            p.silu ? col0 + wn * (ROWS / 2) + row / 16 * 8 + row % 8 : col0 + wn * ROWS + row;
-        return c < p.n ? c : p.n - 1;
-    }
-    DEVICE const uint8_t *code_row(int row) const
-    {
-        const uint8_t *base = p.silu && row / 8 % 2 ? p.codes_up : p.codes;
-        return base + expert * p.code_bytes + (int64_t)column(row) * p.code_stride;
-    }
-    DEVICE const uint8_t *scale_row(int row) const
-    {
-        const uint8_t *base = p.silu && row / 8 % 2 ? p.scales_up : p.scales;
-        return base + expert * p.scale_bytes + (int64_t)column(row) * p.scale_stride;
-    }
-
     /* Codes of step s. Units past the row's end are zeros. */
     DEVICE void copy_w(int s) const
     {
@@ -92,12 +93,12 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
         if (c >= c1)
             return;
         uint8_t *to = stage_w(s);
-        UNROLL
+        UNROLL_4
         for (int i = 0; i < ROWS * W::UNITS / 32; i++) {
             const int row = (i * 32 + lane) / W::UNITS;
             const int u = (i * 32 + lane) % W::UNITS;
-            const int64_t at = (int64_t)c * (W::UNITS * 16) + u * 16;
-            copy_async16(to + row * W::BYTES + W::place(row, u), code_row(row) + at,
+            const int at = c * (W::UNITS * 16) + u * 16;
+            copy_async16(to + row * W::BYTES + W::place(row, u), code_rows[wn * ROWS + row] + at,
                          at < p.code_stride ? 16 : 0);
         }
         if (W::EXTRA) {
@@ -105,7 +106,7 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
             for (int i = 0; i < ROWS * 2 / 32; i++) {
                 const int row = i * 16 + lane / 2;
                 copy_async16(to + row * W::BYTES + 64 + lane % 2 * 16,
-                             code_row(row) + p.k / 2 + c * 32 + lane % 2 * 16, 16);
+                             code_rows[wn * ROWS + row] + p.k / 2 + c * 32 + lane % 2 * 16, 16);
             }
         }
     }
@@ -116,29 +117,30 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
         if (c >= c1)
             return;
         const int threads = WN > 1 ? GEMM_THREADS : 32;
-        const int me = WN > 1 ? warp * 32 + lane : lane;
+        const int me = WN > 1 ? thread_id() : lane;
         uint8_t *to = stage_a(s);
-        UNROLL
+        const uint8_t *a = p.a + (int64_t)c * GEMM_A_CHUNK_BYTES + me % 16 * 16;
+        UNROLL_4
         for (int i = 0; i < BM * 16 / threads; i++) {
             const int row = i * (threads / 16) + me / 16;
-            const int u = me % 16;
             const int from = rows_a[row];
-            copy_async16(to + row * GEMM_A_CHUNK_BYTES + (u ^ (row & 7)) * 16,
-                         p.a + ((int64_t)(from < 0 ? 0 : from) * p.kp + c * GEMM_CHUNK) * 2 +
-                             u * 16,
-                         from < 0 ? 0 : 16);
+            copy_async16(to + row * GEMM_A_CHUNK_BYTES + (me % 16 ^ (row & 7)) * 16,
+                         a + (int64_t)(from < 0 ? 0 : from) * (p.kp * 2), from < 0 ? 0 : 16);
         }
     }
 
     DEVICE void scales(GemmScaleRaw raw[NT], int s) const
     {
         const int c = chunk(s);
+        const int k0 = c * GEMM_CHUNK + lane % 4 * 32;
+        if (c >= c1)
+            return;
+        const uint8_t *rows[NT];
         UNROLL
-        for (int n = 0; n < NT; n++) {
-            if (c < c1)
-                raw[n] =
-                    W::scale_load(p, scale_row(n * 8 + lane / 4), c * GEMM_CHUNK + lane % 4 * 32);
-        }
+        for (int n = 0; n < NT; n++)
+            rows[n] = (p.silu && n % 2 ? p.scales_up : p.scales) + expert * p.scale_bytes +
+                      scale_rows[wn * ROWS + n * 8 + lane / 4];
+        W::template scale_load<NT>(raw, p, rows, k0);
     }
 
     DEVICE void multiply(float acc[MT][NT][4], const GemmScaleRaw raw[NT], int s) const
@@ -150,9 +152,7 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
         const int swap = lane & 7;
         GemmScale scale[NT];
         typename W::Raw codes[NT];
-        UNROLL
-        for (int n = 0; n < NT; n++)
-            scale[n] = W::scale_make(p, raw[n]);
+        W::template scale_make<NT>(scale, p, raw);
         UNROLL
         for (int q = 0; q < 4; q++) {
             uint32_t b[NT][4];
@@ -177,135 +177,141 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
         }
     }
 
-    /* Warps along k: the first takes the sums of all. */
-    DEVICE void join_warps(float acc[MT][NT][4]) const
+    /* Accumulators -> sums[wk][BM][LD]. */
+    DEVICE void spread(const float acc[MT][NT][4]) const
     {
-        f32x4 *sums = (f32x4 *)stages;
-        block_sync();
-        if (wk > 0) {
-            UNROLL
-            for (int i = 0; i < MT * NT; i++) {
-                const float *c = acc[i / NT][i % NT];
-                sums[((wk - 1) * MT * NT + i) * 32 + lane] = f32x4{c[0], c[1], c[2], c[3]};
-            }
-        }
-        block_sync();
-        if (wk > 0)
-            return;
+        block_sync(); /* nobody reads stages any more */
+        float *sums = (float *)stages + (wk * BM + lane / 4) * LD + wn * ROWS + lane % 4 * 2;
         UNROLL
-        for (int i = 0; i < MT * NT; i++) {
-            float *c = acc[i / NT][i % NT];
-            for (int k = 0; k < WK - 1; k++) {
-                const f32x4 v = sums[(k * MT * NT + i) * 32 + lane];
-                c[0] += v.x;
-                c[1] += v.y;
-                c[2] += v.z;
-                c[3] += v.w;
+        for (int m = 0; m < MT; m++) {
+            UNROLL
+            for (int n = 0; n < NT; n++) {
+                float *to = sums + m * 16 * LD + n * 8;
+                *(f32x2 *)to = f32x2{acc[m][n][0], acc[m][n][1]};
+                *(f32x2 *)(to + 8 * LD) = f32x2{acc[m][n][2], acc[m][n][3]};
             }
         }
+        block_sync();
     }
 
-    /* True for the CTA that came last to this tile: acc is the sum of all then. */
-    DEVICE bool join_splits(float acc[MT][NT][4], int tile, int split) const
+    static DEVICE f32x4 plus(const f32x4 a, const f32x4 b)
     {
-        const int writers = WN * 32;
-        const int me = wn * 32 + lane;
-        f32x4 *part = (f32x4 *)p.partial + (int64_t)tile * p.splits * MT * NT * writers;
-        int *came = rows_y + BM;
-        if (wk == 0) {
-            UNROLL
-            for (int i = 0; i < MT * NT; i++) {
-                const float *c = acc[i / NT][i % NT];
-                part[(split * MT * NT + i) * writers + me] = f32x4{c[0], c[1], c[2], c[3]};
-            }
-        }
+        return f32x4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+    }
+
+    /* Four columns of the tile: warps along k in order. */
+    DEVICE f32x4 sum_warps(int row, int col) const
+    {
+        const float *at = (const float *)stages + row * LD + col;
+        f32x4 v = *(const f32x4 *)at;
+        UNROLL
+        for (int k = 1; k < WK; k++)
+            v = plus(v, *(const f32x4 *)(at + k * BM * LD));
+        return v;
+    }
+
+    /* Splits: sums go out; true for the CTA that came last to the tile, which takes all back in. */
+    DEVICE bool join_splits() const
+    {
+        const int64_t tile = (int64_t)block_y() * grid_x() + block_x();
+        float *part = p.partial + tile * p.splits * BM * BN;
+        NO_UNROLL
+        for (int i = thread_id(); i < BM * BN / 4; i += GEMM_THREADS)
+            *(f32x4 *)(part + block_z() * BM * BN + i * 4) =
+                sum_warps(i / (BN / 4), i % (BN / 4) * 4);
         fence_device();
         block_sync();
         if (thread_id() == 0)
-            *came = (int)atomic_add(p.tickets + tile, 1);
+            *ticket = (int)atomic_add(p.tickets + tile, 1);
         block_sync();
-        if (*came != p.splits - 1)
+        if (*ticket != p.splits - 1)
             return false;
         fence_device();
         if (thread_id() == 0)
             p.tickets[tile] = 0;
-        if (wk > 0)
-            return true;
-        UNROLL
-        for (int i = 0; i < MT * NT; i++) {
-            float *c = acc[i / NT][i % NT];
-            c[0] = c[1] = c[2] = c[3] = 0.0F;
-            for (int k = 0; k < p.splits; k++) {
-                const f32x4 v =
-                    load_f32x4((const float *)(part + (k * MT * NT + i) * writers + me));
-                c[0] += v.x;
-                c[1] += v.y;
-                c[2] += v.z;
-                c[3] += v.w;
-            }
+        NO_UNROLL
+        for (int i = thread_id(); i < BM * BN / 4; i += GEMM_THREADS) {
+            f32x4 v = load_f32x4(part + i * 4);
+            UNROLL_4
+            for (int z = 1; z < p.splits; z++)
+                v = plus(v, load_f32x4(part + z * BM * BN + i * 4));
+            *(f32x4 *)((float *)stages + i / (BN / 4) * LD + i % (BN / 4) * 4) = v;
         }
-        return true;
+        return true; /* each thread finishes what it took in */
     }
 
-    DEVICE void put(int row, int col, float v0, float v1) const
+    DEVICE f32x4 read4(const float *x, int col) const
     {
-        float *y = p.y + (int64_t)row * p.ld_y + col;
-        const float *add = p.add ? p.add + (int64_t)row * p.ld_add + col : nullptr;
-        if (p.pairs) {
-            if (add) {
-                const f32x2 v = *(const f32x2 *)add;
-                v0 += v.x;
-                v1 += v.y;
-            }
-            *(f32x2 *)y = f32x2{v0, v1};
+        if (p.quads)
+            return load_f32x4(x + col);
+        return f32x4{load_f32(x + col), col + 1 < p.n ? load_f32(x + col + 1) : 0.0F,
+                     col + 2 < p.n ? load_f32(x + col + 2) : 0.0F,
+                     col + 3 < p.n ? load_f32(x + col + 3) : 0.0F};
+    }
+    DEVICE f32x4 scaled(f32x4 v, float s, const float *bias, int col) const
+    {
+        v = f32x4{v.x * s, v.y * s, v.z * s, v.w * s};
+        return bias ? plus(v, read4(bias + expert * p.bias_ld, col)) : v;
+    }
+    static DEVICE float gated(float g, float u)
+    {
+        return g / (1.0F + exp_fast(-g)) * u;
+    }
+
+    /* Four columns of one row: scale, bias, gate, addend. `only`: the first warp's sums are all. */
+    DEVICE void finish(int row, int c, bool only) const
+    {
+        const int at = p.silu ? c / 8 * 16 + c % 8 : c;
+        const int col = col0 + c;
+        const int to = rows_y[row];
+        if (to < 0 || col >= p.n)
+            return;
+        const float *sums = (const float *)stages + row * LD + at;
+        const float s = load_f32(p.row_scale + rows_a[row]);
+        f32x4 v = scaled(only ? *(const f32x4 *)sums : sum_warps(row, at), s, p.bias, col);
+        if (p.silu) {
+            const f32x4 u = scaled(only ? *(const f32x4 *)(sums + 8) : sum_warps(row, at + 8), s,
+                                   p.bias_up, col);
+            v = f32x4{gated(v.x, u.x), gated(v.y, u.y), gated(v.z, u.z), gated(v.w, u.w)};
+        }
+        if (p.add)
+            v = plus(v, read4(p.add + (int64_t)to * p.ld_add, col));
+        float *y = p.y + (int64_t)to * p.ld_y + col;
+        if (p.quads) {
+            *(f32x4 *)y = v;
             return;
         }
-        y[0] = add ? v0 + add[0] : v0;
+        y[0] = v.x;
         if (col + 1 < p.n)
-            y[1] = add ? v1 + add[1] : v1;
-    }
-    DEVICE float bias_of(const float *bias, int col) const
-    {
-        return bias && col < p.n ? bias[expert * p.bias_ld + col] : 0.0F;
+            y[1] = v.y;
+        if (col + 2 < p.n)
+            y[2] = v.z;
+        if (col + 3 < p.n)
+            y[3] = v.w;
     }
 
-    DEVICE void finish(const float acc[MT][NT][4]) const
+    DEVICE void finish_all(bool only) const
     {
-        const int t = lane % 4;
-        UNROLL
-        for (int m = 0; m < MT; m++) {
-            UNROLL
-            for (int h = 0; h < 2; h++) {
-                const int i = m * 16 + h * 8 + lane / 4;
-                const int row = rows_y[i];
-                if (row < 0)
-                    continue;
-                const float scale = load_f32(p.row_scale + rows_a[i]);
-                UNROLL
-                for (int n = 0; n < NT; n++) {
-                    const float v0 = acc[m][n][h * 2] * scale;
-                    const float v1 = acc[m][n][h * 2 + 1] * scale;
-                    if (!p.silu) {
-                        const int col = col0 + wn * ROWS + n * 8 + 2 * t;
-                        if (col < p.n)
-                            put(row, col, v0 + bias_of(p.bias, col), v1 + bias_of(p.bias, col + 1));
-                    } else if (n % 2 == 0) {
-                        const int col = col0 + wn * (ROWS / 2) + n / 2 * 8 + 2 * t;
-                        const float g0 = v0 + bias_of(p.bias, col);
-                        const float g1 = v1 + bias_of(p.bias, col + 1);
-                        const float u0 = acc[m][n + 1][h * 2] * scale + bias_of(p.bias_up, col);
-                        const float u1 =
-                            acc[m][n + 1][h * 2 + 1] * scale + bias_of(p.bias_up, col + 1);
-                        if (col < p.n)
-                            put(row, col, g0 / (1.0F + exp_fast(-g0)) * u0,
-                                g1 / (1.0F + exp_fast(-g1)) * u1);
-                    }
-                }
-            }
+        const int quads = p.silu ? BN / 8 : BN / 4;
+        UNROLL_2
+        for (int i = thread_id(); i < BM * quads; i += GEMM_THREADS)
+            finish(i / quads, i % quads * 4, only);
+    }
+
+    /* Where the CTA's weight rows are. With silu, groups of 8 rows are gate's and up's in turn. */
+    DEVICE void take_columns() const
+    {
+        for (int i = thread_id(); i < BN; i += GEMM_THREADS) {
+            const int c = col0 + (p.silu ? i / 16 * 8 + i % 8 : i);
+            const int col = c < p.n ? c : p.n - 1;
+            code_rows[i] = (p.silu && i / 8 % 2 ? p.codes_up : p.codes) + expert * p.code_bytes +
+                           (int64_t)col * p.code_stride;
+            scale_rows[i] = (uint32_t)col * (uint32_t)p.scale_stride;
         }
+        block_sync();
     }
 
-    /* The rows of the CTA; false: none is wanted. All after griddep_wait. */
+    /* The rows of the CTA; false: none is wanted. After griddep_wait. */
     DEVICE bool take_rows()
     {
         int first = block_x() * BM;
@@ -334,33 +340,33 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
         return true;
     }
 
+    DEVICE void start_weights(GemmScaleRaw raw[NT]) const
+    {
+        take_columns();
+        NO_UNROLL
+        for (int s = 0; s < STAGES - 1; s++)
+            copy_w(s);
+        scales(raw, 0);
+    }
+
     DEVICE void run()
     {
-        const int n_chunks = p.kp / GEMM_CHUNK;
-        c0 = block_z() * n_chunks / p.splits;
-        c1 = (block_z() + 1) * n_chunks / p.splits;
-        col0 = block_y() * (p.silu ? ROWS * WN / 2 : ROWS * WN);
-        const int steps = (c1 - c0 + WK - 1) / WK;
         GemmScaleRaw raw[NT] = {};
         /* Weights wait for nothing, unless a list says which. */
-        if (!p.tiles) {
-            scales(raw, 0);
-            for (int s = 0; s < STAGES - 1; s++)
-                copy_w(s);
-        }
+        if (!p.tiles)
+            start_weights(raw);
         griddep_wait();
         if (!take_rows())
             return;
-        if (p.tiles) {
-            scales(raw, 0);
-            for (int s = 0; s < STAGES - 1; s++)
-                copy_w(s);
-        }
+        if (p.tiles)
+            start_weights(raw);
+        NO_UNROLL
         for (int s = 0; s < STAGES - 1; s++) {
             copy_a(s);
             copy_commit();
         }
         float acc[MT][NT][4] = {};
+        const int steps = (c1 - c0 + WK - 1) / WK;
         NO_UNROLL
         for (int s = 0; s < steps; s++) {
             copy_wait<STAGES - 2>();
@@ -376,12 +382,13 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
             if (chunk(s) < c1)
                 multiply(acc, now, s);
         }
-        if (WK > 1)
-            join_warps(acc);
-        if (p.splits > 1 && !join_splits(acc, block_y() * grid_x() + block_x(), block_z()))
+        spread(acc);
+        const bool splits = p.splits > 1;
+        if (splits && !join_splits())
             return;
-        if (wk == 0)
-            finish(acc);
+        if (splits)
+            block_sync();
+        finish_all(splits);
     }
 };
 
@@ -389,19 +396,7 @@ template <class W, int MT, int NT, int WN, int WK>
 DEVICE void gemm_run(const GemmParams &p, uint8_t *mem)
 {
     griddep_launch();
-    const int warp = thread_id() / 32;
-    Gemm<W, MT, NT, WN, WK> g{p,
-                              (int *)mem,
-                              (int *)mem + MT * 16,
-                              mem + GEMM_HEAD_BYTES(MT),
-                              warp,
-                              thread_id() % 32,
-                              warp % WN,
-                              warp / WN,
-                              0,
-                              0,
-                              0,
-                              0};
+    Gemm<W, MT, NT, WN, WK> g(p, mem);
     g.run();
 }
 

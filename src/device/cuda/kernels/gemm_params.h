@@ -44,10 +44,11 @@
     ((wk) * ((mt)*16 * GEMM_A_CHUNK_BYTES + (wn) * (nt)*8 * (chunk_bytes)))
 /* Stages of the pipeline: as many as leave room for two CTAs a multiprocessor, at least two. */
 #define GEMM_STAGES(stage) ((stage)*4 <= 98304 ? 4 : (stage)*3 <= 98304 ? 3 : 2)
-#define GEMM_HEAD_BYTES(mt) ((mt)*16 * 8 + 128) /* the rows' numbers, the ticket */
+/* Addresses of weight rows, numbers of rows of a and y, the ticket. */
+#define GEMM_HEAD_BYTES(mt, nt, wn) ((nt)*8 * (wn)*12 + (mt)*16 * 8 + 64)
 #define GEMM_SMEM_BYTES(mt, nt, wn, wk, chunk_bytes)                                               \
-    (GEMM_HEAD_BYTES(mt) + GEMM_STAGES(GEMM_STAGE_BYTES(mt, nt, wn, wk, chunk_bytes)) *            \
-                               GEMM_STAGE_BYTES(mt, nt, wn, wk, chunk_bytes))
+    (GEMM_HEAD_BYTES(mt, nt, wn) + GEMM_STAGES(GEMM_STAGE_BYTES(mt, nt, wn, wk, chunk_bytes)) *    \
+                                       GEMM_STAGE_BYTES(mt, nt, wn, wk, chunk_bytes))
 
 /* Of experts: rows [first, first + count) of the list of expert `expert`. */
 typedef struct GemmTile {
@@ -84,7 +85,7 @@ typedef struct GemmParams {
     int32_t list_ld;
     int32_t list_div; /* row i of y is made of row i / list_div of a */
     int32_t silu;
-    int32_t pairs; /* y and add may be accessed two columns at a time */
+    int32_t quads; /* n, y, add and bias allow access four columns at a time */
     int32_t splits;
 } GemmParams;
 

@@ -27,43 +27,58 @@ DEVICE uint32_t twice(uint32_t half)
     return byte_perm(half, half, 0x1010);
 }
 
-/* One scale, or scale and bias, for the 32 k from k0 on. */
-DEVICE GemmScaleRaw affine_load(const GemmParams &p, const uint8_t *row, int k0)
+/* For NT rows: one scale, or scale and bias, for the 32 k from k0 on. */
+template <int NT>
+DEVICE void affine_load(GemmScaleRaw r[NT], const GemmParams &p, const uint8_t *const rows[NT],
+                        int k0)
 {
-    GemmScaleRaw r = {0, 0};
-    if (k0 >= p.k)
-        return r;
     const int i = k0 >> p.group_shift;
+    const bool is_in = k0 < p.k;
     if (p.scale_kind == GPU_SCALE_KIND_F16) {
-        r.x = load_stream_u16(row + i * 2);
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            r[n].x = is_in ? load_stream_u16(rows[n] + i * 2) : 0u;
     } else if (p.scale_kind == GPU_SCALE_KIND_F32_PAIR) {
-        const u32x2 v = load_stream_u32x2(row + i * 8);
-        r.x = v.x;
-        r.y = v.y;
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            const u32x2 v = is_in ? load_stream_u32x2(rows[n] + i * 8) : u32x2{0, 0};
+            r[n].x = v.x;
+            r[n].y = v.y;
+        }
     } else {
-        r.x = load_stream_u32(row + i * 4);
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            r[n].x = is_in ? load_stream_u32(rows[n] + i * 4) : 0u;
     }
-    return r;
 }
 
 /* minus_zero: -8 or -128 as two f16. */
-DEVICE GemmScale affine_make(const GemmParams &p, const GemmScaleRaw r, uint32_t minus_zero)
+template <int NT>
+DEVICE void affine_make(GemmScale m[NT], const GemmParams &p, const GemmScaleRaw r[NT],
+                        uint32_t minus_zero)
 {
-    GemmScale m = {};
     if (p.scale_kind == GPU_SCALE_KIND_F16) {
-        m.s[0] = twice(r.x);
-        m.b[0] = f16x2_mul(m.s[0], minus_zero);
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            m[n].s[0] = twice(r[n].x);
+            m[n].b[0] = f16x2_mul(m[n].s[0], minus_zero);
+        }
     } else if (p.scale_kind == GPU_SCALE_KIND_F16_PAIR) {
-        m.s[0] = twice(r.x);
-        m.b[0] = byte_perm(r.x, r.x, 0x3232);
-    } else if (p.scale_kind == GPU_SCALE_KIND_BF16_PAIR) {
-        m.s[0] = twice(f16_of_f32(f32_of_bits(r.x << 16)));
-        m.b[0] = twice(f16_of_f32(f32_of_bits(r.x & 0xffff0000u)));
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            m[n].s[0] = twice(r[n].x);
+            m[n].b[0] = byte_perm(r[n].x, r[n].x, 0x3232);
+        }
     } else {
-        m.s[0] = twice(f16_of_f32(f32_of_bits(r.x)));
-        m.b[0] = twice(f16_of_f32(f32_of_bits(r.y)));
+        const bool wide = p.scale_kind == GPU_SCALE_KIND_F32_PAIR;
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            const uint32_t s = wide ? r[n].x : r[n].x << 16;
+            const uint32_t b = wide ? r[n].y : r[n].x & 0xffff0000u;
+            m[n].s[0] = twice(f16_of_f32(f32_of_bits(s)));
+            m[n].b[0] = twice(f16_of_f32(f32_of_bits(b)));
+        }
     }
-    return m;
 }
 
 /* Codes of 1024 + c in f16 -> c * s + b. */
@@ -87,13 +102,16 @@ struct GemmW4 {
     {
         return Raw{*(const u32x4 *)(row + t * W_16_BYTES)};
     }
-    static DEVICE GemmScaleRaw scale_load(const GemmParams &p, const uint8_t *row, int k0)
+    template <int NT>
+    static DEVICE void scale_load(GemmScaleRaw r[NT], const GemmParams &p,
+                                  const uint8_t *const rows[NT], int k0)
     {
-        return affine_load(p, row, k0);
+        affine_load<NT>(r, p, rows, k0);
     }
-    static DEVICE GemmScale scale_make(const GemmParams &p, const GemmScaleRaw r)
+    template <int NT>
+    static DEVICE void scale_make(GemmScale m[NT], const GemmParams &p, const GemmScaleRaw r[NT])
     {
-        return affine_make(p, r, 0xc800c800u);
+        affine_make<NT>(m, p, r, 0xc800c800u);
     }
     static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
     {
@@ -121,18 +139,20 @@ struct GemmE4 {
     {
         return Raw{*(const u32x4 *)(row + t * W_16_BYTES)};
     }
-    static DEVICE GemmScaleRaw scale_load(const GemmParams &p, const uint8_t *row, int k0)
+    template <int NT>
+    static DEVICE void scale_load(GemmScaleRaw r[NT], const GemmParams &p,
+                                  const uint8_t *const rows[NT], int k0)
     {
-        GemmScaleRaw r = {0, 0};
-        if (k0 < p.k)
-            r.x = load_stream_u8(row + (k0 >> p.group_shift));
-        return r;
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            r[n].x = k0 < p.k ? load_stream_u8(rows[n] + (k0 >> p.group_shift)) : 0u;
     }
-    static DEVICE GemmScale scale_make(const GemmParams &, const GemmScaleRaw r)
+    template <int NT>
+    static DEVICE void scale_make(GemmScale m[NT], const GemmParams &, const GemmScaleRaw r[NT])
     {
-        GemmScale m = {};
-        m.s[0] = twice(r.x ? r.x << 7 : 0x40u); /* 2^(e - 127) */
-        return m;
+        UNROLL
+        for (int n = 0; n < NT; n++) /* 2^(e - 127) */
+            m[n].s[0] = twice(r[n].x ? r[n].x << 7 : 0x40u);
     }
     static DEVICE uint32_t pair(uint32_t sign, uint32_t rest, const GemmScale &m)
     {
@@ -164,15 +184,19 @@ struct GemmW8 {
     {
         return Raw{*(const u32x4 *)(base + place(row, t * 2 + q / 2))};
     }
-    static DEVICE GemmScaleRaw scale_load(const GemmParams &p, const uint8_t *row, int k0)
+    template <int NT>
+    static DEVICE void scale_load(GemmScaleRaw r[NT], const GemmParams &p,
+                                  const uint8_t *const rows[NT], int k0)
     {
-        return affine_load(p, row, k0);
+        affine_load<NT>(r, p, rows, k0);
     }
-    static DEVICE GemmScale scale_make(const GemmParams &p, const GemmScaleRaw r)
+    template <int NT>
+    static DEVICE void scale_make(GemmScale m[NT], const GemmParams &p, const GemmScaleRaw r[NT])
     {
-        GemmScale m = affine_make(p, r, 0xd800d800u);
-        m.s[1] = p.scale_kind == GPU_SCALE_KIND_F16 ? 0x80808080u : 0u; /* int8: + 128 */
-        return m;
+        affine_make<NT>(m, p, r, 0xd800d800u);
+        UNROLL
+        for (int n = 0; n < NT; n++) /* int8: + 128 */
+            m[n].s[1] = p.scale_kind == GPU_SCALE_KIND_F16 ? 0x80808080u : 0u;
     }
     static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
     {
@@ -201,25 +225,28 @@ struct GemmK6 {
     {
         return Raw{*(const u32x4 *)(row + t * W_16_BYTES), *(const u32x2 *)(row + 64 + t * 8)};
     }
-    static DEVICE GemmScaleRaw scale_load(const GemmParams &p, const uint8_t *row, int k0)
+    template <int NT>
+    static DEVICE void scale_load(GemmScaleRaw r[NT], const GemmParams &p,
+                                  const uint8_t *const rows[NT], int k0)
     {
-        GemmScaleRaw r = {0, 0};
-        if (k0 < p.k) {
-            const uint8_t *at = row + k0 / 256 * 20;
-            r.x = load_stream_u16(at + k0 % 256 / 16);
-            r.y = load_stream_u16(at + 16);
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            const uint8_t *at = rows[n] + k0 / 256 * 20;
+            r[n].x = k0 < p.k ? load_stream_u16(at + k0 % 256 / 16) : 0u;
+            r[n].y = k0 < p.k ? load_stream_u16(at + 16) : 0u;
         }
-        return r;
     }
-    static DEVICE GemmScale scale_make(const GemmParams &, const GemmScaleRaw r)
+    template <int NT>
+    static DEVICE void scale_make(GemmScale m[NT], const GemmParams &, const GemmScaleRaw r[NT])
     {
-        const float d = f32_of_f16(r.y);
-        GemmScale m;
-        m.s[0] = twice(f16_of_f32(d * (float)(int8_t)(r.x & 255)));
-        m.s[1] = twice(f16_of_f32(d * (float)(int8_t)(r.x >> 8)));
-        m.b[0] = f16x2_mul(m.s[0], 0xd000d000u); /* -32 */
-        m.b[1] = f16x2_mul(m.s[1], 0xd000d000u);
-        return m;
+        UNROLL
+        for (int n = 0; n < NT; n++) {
+            const float d = f32_of_f16(r[n].y);
+            m[n].s[0] = twice(f16_of_f32(d * (float)(int8_t)(r[n].x & 255)));
+            m[n].s[1] = twice(f16_of_f32(d * (float)(int8_t)(r[n].x >> 8)));
+            m[n].b[0] = f16x2_mul(m[n].s[0], 0xd000d000u); /* -32 */
+            m[n].b[1] = f16x2_mul(m[n].s[1], 0xd000d000u);
+        }
     }
     static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
     {
@@ -249,13 +276,14 @@ template <int is_bf16> struct GemmPlain {
     {
         return Raw{*(const u32x4 *)(base + place(row, t * 4 + q))};
     }
-    static DEVICE GemmScaleRaw scale_load(const GemmParams &, const uint8_t *, int)
+    template <int NT>
+    static DEVICE void scale_load(GemmScaleRaw[NT], const GemmParams &, const uint8_t *const[NT],
+                                  int)
     {
-        return GemmScaleRaw{0, 0};
     }
-    static DEVICE GemmScale scale_make(const GemmParams &, const GemmScaleRaw)
+    template <int NT>
+    static DEVICE void scale_make(GemmScale[NT], const GemmParams &, const GemmScaleRaw[NT])
     {
-        return GemmScale{};
     }
     static DEVICE void unpack(uint32_t f[4], const Raw &r, int, const GemmScale &)
     {

@@ -22,6 +22,8 @@
 #define SHARED_DYNAMIC(name) extern __shared__ __align__(128) uint8_t name[]
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_2 _Pragma("unroll 2")
+#define UNROLL_4 _Pragma("unroll 4")
 
 struct alignas(16) u32x4 {
     uint32_t x, y, z, w;
