@@ -11,7 +11,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_emit.h"
 
-enum { CUDA_ALIGN = 256, CUDA_MODULES_MAX = 32 };
+enum { CUDA_ALIGN = 256, CUDA_MODULES_MAX = 64 };
 
 typedef struct CudaFunction {
     const char *name; /* the emitter's literal */
