@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "cli/interrupt.h"
+#include "cli/progress.h"
 #include "cli/term.h"
 
 #include <errno.h>
@@ -66,20 +67,28 @@ int cli_put(const Cli *c, StrBuf *b)
 
 /* ---- options ---- */
 
+/* By name alone: whether there is such a device is the engine's to say. */
+static bool is_device(const char *name)
+{
+    static const char *const known[] = {"auto", "cpu", "cuda", "vulkan"};
+    const size_t len = strcspn(name, ":");
+    int64_t n;
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (strlen(known[i]) == len && strncmp(name, known[i], len) == 0)
+            return !name[len] || (i >= 1 && str_to_int(str_from(name + len + 1), 0, INT32_MAX, &n));
+    return false;
+}
+
 static bool set_device(Cli *c, Error *err)
 {
     const char *env = getenv("MERE_DEVICE");
     const char *device = c->o.has_device ? c->o.device : env && *env ? env : "auto";
     const char *from = c->o.has_device ? "--device" : "MERE_DEVICE";
-    if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0) {
-        static const char *const known[] = {"cuda", "vulkan", "hip"};
-        for (size_t i = 0; i < COUNT_OF(known); i++)
-            if (strncmp(device, known[i], strlen(known[i])) == 0)
-                return err_set(err, ERR_DEVICE,
-                               "device %.40s is not available: this build of mere has cpu", device);
-        return err_set(err, ERR_USAGE, "%s: \"%.40s\" is no device; auto and cpu are", from,
+    if (!is_device(device))
+        return err_set(err, ERR_USAGE,
+                       "%s: \"%.40s\" is no device; auto, cpu, cuda:N and vulkan:N are", from,
                        device);
-    }
+    c->is_auto = strcmp(device, "auto") == 0;
     c->mere.device = cli_str(device);
     return true;
 }
@@ -94,7 +103,7 @@ bool cli_options(Cli *c, Error *err)
     if (o->has_kv) {
         if (strcmp(o->kv, "f16") != 0 && strcmp(o->kv, "f32") != 0)
             return err_set(err, ERR_DEVICE,
-                           "--kv %s is not supported yet by device cpu; f16 and f32 are", o->kv);
+                           "--kv %s is not supported yet by any device; f16 and f32 are", o->kv);
         m->kv = strcmp(o->kv, "f16") == 0 ? MERE_KV_F16 : MERE_KV_F32;
     }
     m->threads = (int32_t)o->threads;
@@ -138,35 +147,30 @@ static void note_context(const Cli *c)
         cli_note(c, "context %d tokens, all the model has", info.ctx);
 }
 
-/* A line that goes away again, on a terminal only. */
-static void progress(const Cli *c, const char *text)
-{
-    if (c->o.quiet || !isatty(STDERR_FILENO))
-        return;
-    fputs("\r\033[K", stderr);
-    if (text)
-        term_write(stderr, str_from(text), true);
-    (void)fflush(stderr);
-}
-
 bool cli_open_model(Cli *c, int *exit_code)
 {
     if (!cli_open_engine(c, exit_code))
         return false;
     MereError merr = {0};
+    Progress progress;
+    progress_start(&progress, c->o.quiet);
+    c->mere.progress = progress_show;
+    c->mere.progress_ctx = &progress;
     const double start = clock_ms();
-    progress(c, "loading ...");
     const bool opened = mere_model_open(c->engine, cli_str(c->o.model), &c->mere, &c->model, &merr);
-    progress(c, NULL);
+    progress_end(&progress);
+    if (interrupt_pending()) {
+        *exit_code = interrupt_exit_code();
+        return false;
+    }
     if (!opened) {
         *exit_code = cli_fail_mere(c, &merr);
         return false;
     }
     c->load_ms += clock_ms() - start;
-    if (interrupt_pending()) {
-        *exit_code = interrupt_exit_code();
-        return false;
-    }
+    const MereStr device = mere_engine_device(c->engine);
+    if (c->is_auto && c->o.command != CMD_BENCH)
+        cli_note(c, "device %.*s", (int)device.len, device.ptr);
     if (c->o.command != CMD_BENCH && c->o.command != CMD_LOGITS)
         note_context(c);
     return true;

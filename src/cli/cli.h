@@ -14,6 +14,8 @@ typedef struct Cli {
     MereEngine *engine;
     MereModel *model;
     double load_ms;   /* engine and model */
+    bool is_auto;     /* the engine chose the device */
+    bool is_worker;   /* of mere serve: started by a supervisor */
     int interrupt_fd; /* -1: interrupts are not caught, or have been heard */
 } Cli;
 
@@ -31,15 +33,16 @@ int cli_flush(const Cli *c);
 /* Writes what b holds to stdout and frees it; then as cli_flush. */
 int cli_put(const Cli *c, StrBuf *b);
 
-/* c->mere from the options. ERR_DEVICE: a device or KV format that is not there, with what is. */
+/* c->mere from the options. ERR_USAGE: no device has such a name. ERR_DEVICE: a KV format that is
+ * not there, with what is. */
 MUST_CHECK bool cli_options(Cli *c, Error *err);
 /* The opening functions print what fails and set *exit_code. cli_close undoes both. */
 MUST_CHECK bool cli_open_engine(Cli *c, int *exit_code);
 MUST_CHECK bool cli_open_model(Cli *c, int *exit_code);
 void cli_close(Cli *c);
 
-/* From here on the first Ctrl-C is kept for cli_next (interrupt.h). Before loading, so that no half
- * of the work is lost to a signal that comes early. */
+/* From here on the first Ctrl-C is kept for cli_next (interrupt.h), or ends a load. Before loading,
+ * so that no half of the work is lost to a signal that comes early. */
 void cli_catch_interrupts(Cli *c);
 /* Waits for the next event of a request. An interrupt cancels the request: its END still comes.
  * What the event points to lives until the next call. */

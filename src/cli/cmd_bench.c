@@ -1,5 +1,6 @@
 #include "base/jsonout.h"
 #include "cli/cli.h"
+#include "cli/interrupt.h"
 
 #include <inttypes.h>
 #include <sched.h>
@@ -12,6 +13,15 @@ static int thread_count(const Cli *c)
     if (c->mere.threads > 0)
         return c->mere.threads;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/* null: not known. */
+static void add_known(StrBuf *b, double v)
+{
+    if (v > 0)
+        jsonout_f64(b, v);
+    else
+        strbuf_add_cstr(b, "null");
 }
 
 static void add_json(StrBuf *b, const Cli *c, const MereBench *q, const MereBenchResult *r)
@@ -28,15 +38,16 @@ static void add_json(StrBuf *b, const Cli *c, const MereBench *q, const MereBenc
     strbuf_add_cstr(b, ",\"decode\":");
     jsonout_f64(b, r->decode_spread);
     strbuf_printf(b, "},\"bytes_per_token\":%" PRIu64 ",\"read_gb_s\":", r->bytes_per_token);
-    jsonout_f64(b, r->read_gb_s);
+    add_known(b, r->read_gb_s);
     strbuf_add_cstr(b, ",\"bandwidth_share\":");
-    jsonout_f64(b, r->bandwidth_share);
+    add_known(b, r->bandwidth_share);
     strbuf_printf(b,
                   ",\"numerics\":\"%s\",\"prompt\":%d,\"gen\":%d,\"depth\":%d,\"rows\":%d,"
                   "\"reps\":%d,\"threads\":%d,\"device\":",
                   cli_numerics(c), q->prompt, q->gen, q->depth, q->rows, q->reps, thread_count(c));
     jsonout_str(b, (Str){device.ptr, device.len});
-    strbuf_add_cstr(b, "}\n");
+    const MereStr id = mere_engine_device_id(c->engine);
+    strbuf_printf(b, ",\"device_id\":\"%.*s\"}\n", (int)id.len, id.ptr);
 }
 
 int cmd_bench(Cli *c)
@@ -60,8 +71,10 @@ int cmd_bench(Cli *c)
     c->o.slots = q.rows;
     c->o.has_slots = true;
     int rc;
+    cli_catch_interrupts(c);
     if (!cli_open_model(c, &rc))
         return rc;
+    interrupt_remove(); /* a measurement is not worth keeping half */
     MereBenchResult r = {0};
     MereError merr = {0};
     if (!mere_bench(c->model, &q, &r, &merr))
@@ -72,11 +85,13 @@ int cmd_bench(Cli *c)
     if (!o->json && q.prompt > 0)
         printf("prefill %6d tokens at depth %d: %10.1f tok/s  spread %.1f %%\n", q.prompt, q.depth,
                r.prefill_tok_s, r.prefill_spread * 100);
-    if (!o->json && q.gen > 0)
-        printf("decode  %6d tokens at depth %d: %10.1f tok/s  spread %.1f %%, %d row%s, %.0f %% of "
-               "%.1f GB/s\n",
-               q.gen, q.depth, r.decode_tok_s, r.decode_spread * 100, q.rows,
-               q.rows == 1 ? "" : "s", r.bandwidth_share * 100, r.read_gb_s);
+    if (!o->json && q.gen > 0) {
+        printf("decode  %6d tokens at depth %d: %10.1f tok/s  spread %.1f %%, %d row%s", q.gen,
+               q.depth, r.decode_tok_s, r.decode_spread * 100, q.rows, q.rows == 1 ? "" : "s");
+        if (r.read_gb_s > 0)
+            printf(", %.0f %% of %.1f GB/s", r.bandwidth_share * 100, r.read_gb_s);
+        putchar('\n');
+    }
     StrBuf b;
     strbuf_init(&b, 1 << 16);
     add_json(&b, c, &q, &r);

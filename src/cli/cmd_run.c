@@ -262,6 +262,9 @@ static void print_figures(const Run *r)
              rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms), u->completion_tokens,
              rate(u->completion_tokens - 1, u->decode_ms), cli_bytes(st.peak_anon_bytes, peak),
              cli_bytes(st.planned_bytes, planned), cli_bytes(st.mapped_bytes, mapped));
+    if (st.device_planned_bytes > 0)
+        cli_note(r->c, "device memory peak %s of %s planned", cli_bytes(st.device_peak_bytes, peak),
+                 cli_bytes(st.device_planned_bytes, planned));
     if (r->end.finish == MERE_FINISH_LENGTH && !r->c->o.has_n)
         cli_note(r->c, "the context of %d tokens is full", r->info.ctx);
 }
@@ -307,9 +310,10 @@ static int print_json(const Run *r)
     jsonout_f64(&b, rate(u->completion_tokens - 1, u->decode_ms));
     strbuf_printf(&b,
                   "},\"memory\":{\"planned_bytes\":%" PRIu64 ",\"peak_bytes\":%" PRIu64
-                  ",\"mapped_bytes\":%" PRIu64 "},\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n",
-                  st.planned_bytes, st.peak_anon_bytes, st.mapped_bytes, cli_numerics(r->c),
-                  r->end.seed);
+                  ",\"mapped_bytes\":%" PRIu64 ",\"device_planned_bytes\":%" PRIu64
+                  ",\"device_peak_bytes\":%" PRIu64 "},\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n",
+                  st.planned_bytes, st.peak_anon_bytes, st.mapped_bytes, st.device_planned_bytes,
+                  st.device_peak_bytes, cli_numerics(r->c), r->end.seed);
     return cli_put(r->c, &b);
 }
 

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "cli/supervisor.h"
 #include "serve/serve.h"
 
 #include <stdlib.h>
@@ -78,17 +79,18 @@ static void announce(const Cli *c, const Address *a)
     fflush(stdout);
 }
 
-int cmd_serve(Cli *c)
-{
+typedef struct Place {
     Address a;
-    Error err;
     int fd;
-    /* The socket first: a port in use is told before the model is loaded. */
-    if (!get_address(&c->o, &a, &err) || !serve_listen(a.host, a.port, &fd, &a.port, &err))
-        return cli_fail(c, &err);
+} Place;
+
+static int serve(Cli *c, void *ctx, int ready_fd, int starts)
+{
+    const Place *p = ctx;
     int rc;
+    cli_catch_interrupts(c); /* while loading; then the server's own */
     if (!cli_open_model(c, &rc)) {
-        close(fd);
+        close(p->fd);
         return rc;
     }
     const ServerOptions so = {.engine = c->engine,
@@ -97,13 +99,32 @@ int cmd_serve(Cli *c)
                               .api_key = c->o.api_key,
                               .cors = c->o.cors,
                               .signals = true};
+    Error err;
     Server *s;
-    if (!serve_open(&so, fd, &s, &err))
+    if (!serve_open(&so, p->fd, &s, &err))
         return cli_fail(c, &err);
-    announce(c, &a);
-    if (!c->o.has_api_key && !is_loopback(a.host))
-        cli_note(c, "%s: whoever reaches this address can use the model (--api-key)", a.host);
+    if (starts == 0)
+        announce(c, &p->a);
+    else
+        cli_note(c, "serving again");
+    if (starts == 0 && !c->o.has_api_key && !is_loopback(p->a.host))
+        cli_note(c, "%s: whoever reaches this address can use the model (--api-key)", p->a.host);
+    supervisor_ready(ready_fd);
     rc = serve_run(s);
     serve_close(s);
     return rc;
+}
+
+int cmd_serve(Cli *c)
+{
+    Place p;
+    Error err;
+    /* The socket first: a port in use is told before the model is loaded. */
+    if (!get_address(&c->o, &p.a, &err) ||
+        !serve_listen(p.a.host, p.a.port, &p.fd, &p.a.port, &err))
+        return cli_fail(c, &err);
+    if (c->o.no_supervisor)
+        return serve(c, &p, -1, 0);
+    const SupervisorDesc d = {.listen_fd = p.fd, .work = serve, .ctx = &p};
+    return supervisor_run(c, &d);
 }

@@ -33,6 +33,12 @@ int interrupt_install(void)
     return fd;
 }
 
+void interrupt_remove(void)
+{
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+}
+
 bool interrupt_pending(void)
 {
     return interrupt_signal != 0;

@@ -8,6 +8,8 @@
 
 /* The descriptor, -1 when there is none to be had (the signal then ends the process). */
 int interrupt_install(void);
+/* The signals end the process again, as they did before. */
+void interrupt_remove(void);
 bool interrupt_pending(void);
 /* What the process should exit with: 130 after SIGINT, 143 after SIGTERM. */
 int interrupt_exit_code(void);

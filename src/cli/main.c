@@ -50,6 +50,11 @@ int main(int argc, char **argv)
         return cli_flush(&c);
     }
     const int rc = commands[c.o.command](&c);
+    if (rc == err_exit_code(ERR_LOST)) {
+        /* The driver of a lost device may never answer: it is left to the system. */
+        (void)fflush(NULL);
+        _exit(rc);
+    }
     cli_close(&c);
     return rc;
 }

@@ -19,6 +19,7 @@ enum {
     EVENTS_A_TURN = 256, /* of the engine, before sockets get their turn */
     DRAIN_TICK_MS = 20,
     DRAIN_GRACE_MS = 2000, /* after cancelling: for END events and last bytes */
+    LOST_DRAIN_MS = 500,   /* for the errors of a lost device to go out: another server waits */
     CLOSE_WAIT_MS = 5000   /* in serve_close, for END events */
 };
 
@@ -104,6 +105,8 @@ static void on_engine(void *ctx)
             ev.error.code == MERE_ERR_LOST && !s->lost) {
             s->lost = true;
             log_msg(LOG_ERROR, "the device is lost: %s", ev.error.msg);
+            if (s->opt.drain_ms > LOST_DRAIN_MS)
+                s->opt.drain_ms = LOST_DRAIN_MS;
             stop(s, mere_err_exit_code(MERE_ERR_LOST));
         }
     }

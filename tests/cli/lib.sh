@@ -111,6 +111,9 @@ gone() {
     ! kill -0 "$1" 2>/dev/null || [ "$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)" = Z ]
 }
 
+# worker PID: the process that mere serve started
+worker() { sed 's/ .*//' "/proc/$1/task/$1/children" 2>/dev/null; }
+
 # Bytes of a process' mapping of a file by kind: mapped PID FILE Rss
 mapped() {
     awk -v file="$2" -v kind="$3:" '

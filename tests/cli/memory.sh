@@ -13,10 +13,10 @@ done
 
 model=$(tiny llama)
 serve "$model" -t1
-one=$pid
+one=$(worker "$pid")
 port_one=$port
 serve "$model" -t1
-two=$pid
+two=$(worker "$pid")
 for p in $port_one $port; do
     "$TOOLS/http_call" "$p" /v1/completions '{"prompt":"hello","max_tokens":5}' >/dev/null || fail "a completion fails"
 done

@@ -53,10 +53,10 @@ refuse 2 '--system: there is no system message with --raw' run fake -p a --raw -
 refuse 2 'mere logits wants --ids' logits fake
 refuse 2 'nothing to measure' bench fake --pp 0 --tg 0
 
-refuse 5 'device cuda:0 is not available: this build of mere has cpu' run fake -p a --device cuda:0
-refuse 5 'device vulkan:1 is not available' plan fake --device=vulkan:1
-refuse 5 '--kv q8 is not supported yet by device cpu' run fake -p a --kv q8
-MERE_DEVICE=cuda:0 refuse 5 'device cuda:0 is not available' run fake -p a
+refuse 5 'there is no such device here; there are: cpu' run fake -p a --device cuda:0
+refuse 5 'there is no such device' plan fake --device=vulkan:1
+refuse 5 '--kv q8 is not supported yet by any device' run fake -p a --kv q8
+MERE_DEVICE=cuda:0 refuse 5 'there is no such device here' run fake -p a
 MERE_DEVICE=wonders refuse 2 'MERE_DEVICE: "wonders" is no device' run fake -p a
 MERE_DEVICE=wonders expect 0 run fake -p a --device cpu
 

@@ -10,7 +10,7 @@ for how in help --help -h; do
     cmp -s "$out" "$tmp/alone" || fail "mere $how differs from mere alone"
 done
 commands=$(sed -n 's/^  \([a-z][a-z]*\)  *[a-z].*/\1/p' "$tmp/alone" | grep -vx mere)
-for command in run logits info plan bench families version serve help; do
+for command in run logits info plan bench devices families version serve help; do
     printf '%s\n' "$commands" | grep -qx "$command" || fail "mere alone does not list $command"
 done
 for command in $commands; do
@@ -64,12 +64,14 @@ refuses 2 '--ids: ""' logits m --ids 1,,3 --out "$tmp/o"
 refuses 2 'nothing to measure' bench m --pp 0 --tg 0
 
 # A device that is not there is no mistake in the command line.
-refuses 5 'cuda:0.*cpu' run m -p x --device cuda:0
-refuses 5 'vulkan.*cpu' plan m --device vulkan
+refuses 5 'cuda:99.*cpu' run m -p x --device cuda:99
+refuses 5 'vulkan:99.*cpu' plan m --device vulkan:99
 refuses 5 'q8.*not supported yet' run m -p x --kv q8
 refuses 5 'q4.*not supported yet' serve m --kv q4
 MERE_DEVICE=gpu refuses 2 'MERE_DEVICE: "gpu"' plan m
-MERE_DEVICE=cuda:1 refuses 5 'cuda:1' plan m
+MERE_DEVICE=cuda:99 refuses 5 'cuda:99' plan m
+refuses 2 '--device: "cuda:x"' run m -p x --device cuda:x
+refuses 2 '--device: "auto:1"' run m -p x --device auto:1
 MERE_HOST='a b:c' refuses 2 'MERE_HOST' serve m
 
 # Colour only where it is asked for; control characters of an argument are made visible.

@@ -238,7 +238,8 @@ static void *run(void *arg)
 
 bool mere_engine_open(const MereOptions *opt, MereEngine **out, MereError *err)
 {
-    (void)opt;
+    if (has(opt->device, "cuda") || has(opt->device, "vulkan"))
+        return refuse(err, MERE_ERR_DEVICE, "there is no such device here; there are: cpu");
     json_setup();
     MereEngine *e = mem_zalloc(sizeof *e);
     if (!e)
@@ -274,6 +275,45 @@ MereStr mere_engine_device(const MereEngine *e)
     return MERE_STR("cpu: 2 threads, fake");
 }
 
+MereStr mere_engine_device_id(const MereEngine *e)
+{
+    (void)e;
+    return MERE_STR("cpu");
+}
+
+bool mere_devices(MereDevices **out, MereError *err)
+{
+    static const MereDevice devices[] = {
+        {.id = "cuda:0",
+         .name = "Fake GPU",
+         .driver = "1.2",
+         .arch = "sm_1",
+         .pci = "0000:01:00.0",
+         .features = "int8-dot",
+         .is_auto = true,
+         .total_bytes = 8000000000,
+         .free_bytes = 7000000000},
+        {.id = "vulkan:0",
+         .name = "Fake GPU",
+         .pci = "0000:01:00.0",
+         .same_as = "cuda:0",
+         .advice = "more of \033[31mit",
+         .total_bytes = 8000000000},
+        {.id = "vulkan:1", .name = "pipe", .software = true, .shared_memory = true},
+        {.id = "cpu", .name = "this CPU", .shared_memory = true, .total_bytes = 4000000000}};
+    static const MereBackend backends[] = {
+        {.name = "cuda", .n = 1}, {.name = "hip", .note = "no driver"}, {.name = "cpu", .n = 1}};
+    static MereDevices all = {sizeof all, devices, COUNT_OF(devices), backends, COUNT_OF(backends)};
+    (void)err;
+    *out = &all;
+    return true;
+}
+
+void mere_devices_free(MereDevices *d)
+{
+    (void)d;
+}
+
 /* ---- model ---- */
 
 static bool check_name(MereStr name, MereError *err)
@@ -302,7 +342,29 @@ bool mere_plan(MereEngine *e, MereStr model, const MereOptions *opt, MerePlan *p
                        .ctx = opt->ctx ? opt->ctx : FAKE_CTX,
                        .slots = opt->slots ? opt->slots : 1,
                        .kv = MERE_KV_F16,
-                       .bytes_per_token = 90000000};
+                       .bytes_per_token = 90000000,
+                       .host_bytes = 23003000,
+                       .host_limit_bytes = fits ? UINT64_C(8000000000) : 1000000};
+    if (has(model, "fake-n-gpu")) {
+        *plan = (MerePlan){.size = sizeof *plan,
+                           .fits = true,
+                           .device = "cuda:0: fake",
+                           .terms = {90100000, 2000, 3000000, 0, 5000000, 0, 9000000, 8000000},
+                           .placements = {0, 0, 0, 90000000, 2000},
+                           .placed_bytes = {0, 0, 0, 90100000, 0},
+                           .total_bytes = 115102000,
+                           .limit_bytes = 9000000000,
+                           .own_memory = true,
+                           .host_terms = {0, 2000, 0, 0, 0, 0, 2000000, 8000000},
+                           .host_bytes = 10002000,
+                           .host_limit_bytes = 1000000000,
+                           .device_bytes = 105100000,
+                           .device_limit_bytes = 8000000000,
+                           .ctx = FAKE_CTX,
+                           .slots = 1,
+                           .kv = MERE_KV_F16,
+                           .bytes_per_token = 90000000};
+    }
     if (!fits) {
         plan->nearest_ctx = 128;
         plan->nearest_slots = 1;
@@ -318,6 +380,14 @@ bool mere_model_open(MereEngine *e, MereStr model, const MereOptions *opt, MereM
         return false;
     if (has(model, "fake-nofit"))
         return refuse(err, MERE_ERR_FIT, "needs 23 MB, has 1 MB; context 128 would fit");
+    /* A load of 20 s, as long as nobody ends it. */
+    const uint64_t total = has(model, "fake-n-slow") ? 4200000000 : 0;
+    for (uint64_t done = 0; done < total; done += total / 200) {
+        const struct timespec pause = {0, 100000000};
+        nanosleep(&pause, NULL);
+        if (!opt->progress(opt->progress_ctx, done, total))
+            return refuse(err, MERE_ERR_CANCELLED, "the load was ended");
+    }
     MereModel *m = mem_zalloc(sizeof *m);
     if (!m)
         return refuse(err, MERE_ERR_NOMEM, "out of memory: model");
