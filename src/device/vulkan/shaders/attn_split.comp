@@ -16,10 +16,21 @@ layout(push_constant) uniform P {
     uint ldy;
     float scale, softcap, q_eps, k_eps;
 };
-const uint KEYS = 64, DU = VD / 8, NG = WG / DU, NS = WG / SG, NV = (KEYS + NG - 1) / NG;
-shared float qs[HD], ks[FOLD ? HD : 1], p[KEYS], maxima[64], sums[64];
+const bool AHEAD = !KV_F32 && HD <= 256; // keys are loaded a tile ahead
+const uint KEYS = 64, KU = (HD / 8 + 1) / 2, DU = VD / 8, NG = WG / DU, NS = WG / SG, NV = (KEYS + NG - 1) / NG;
+shared vec4 qs[HD / 4];
+shared float ks[FOLD ? HD : 1], p[KEYS], maxima[64], sums[64];
 shared vec4 va[NG * DU * 2];
+shared float joined[2][32]; // of the parts: maxima, then weights; sums
 shared uint ticket;
+
+// Keys that are not seen: another's is read and dropped, so that no load waits for a branch.
+uint slot_of(uint page_slot, uint pages, uint tile, uint token)
+{
+    return PT >= KEYS ? page_slot + (token - tile * KEYS) : kv_slot(step, pages, token);
+}
+
+uint slot_of_tile(uint pages, uint tile) { return PT >= KEYS ? kv_slot(step, pages, tile * KEYS) : 0; }
 
 void main()
 {
@@ -27,7 +38,7 @@ void main()
     const uint kh = head / (HQ / HK), lane = gl_SubgroupInvocationID;
     if (BY_SEGMENT && z >= uint(step.v[GPU_STEP_N_SEGS]))
         return;
-    const int of_row = BY_SEGMENT ? int(z) : step.v[SEG_AT + z];
+    const int of_row = FOLD ? 0 : BY_SEGMENT ? int(z) : step.v[SEG_AT + z];
     if (of_row < 0)
         return;
     const uint seg = SEGS_AT + uint(of_row) * GPU_SEG_WORDS;
@@ -44,10 +55,22 @@ void main()
     const uint first = tile0 + split * per, last = min(first + per, tile0 + n_tiles);
     const bool own = FOLD && last == tile0 + n_tiles; // the new key is among this part's
 
+    uvec4 kk[16];
+    uint page_slot = slot_of_tile(pages, first);
+#define LOAD_KEYS(tile)                                                                            \
+    {                                                                                              \
+        const uint key_ = clamp((tile) * KEYS + t / 2, from, pos);                                 \
+        const uint at_ = kv_unit(slot_of(page_slot, pages, tile, key_), kh, HD);                   \
+        [[unroll]] for (uint i_ = 0; i_ < 16; i_++)                                                \
+            if (i_ < KU)                                                                           \
+                kk[i_] = kc.v[at_ + min(i_ * 2 + (t & 1), HD / 8 - 1)];                            \
+    }
+    if (AHEAD)
+        LOAD_KEYS(first)
     if (FOLD) {
         const float inv = head_inv(q, head * HD, Q_NORM, q_eps);
         EACH(d, HD)
-            qs[d] = head_value(q, head * HD, q_norm, Q_NORM, inv, rope, 0, d) * scale;
+            qs[d / 4][d & 3] = head_value(q, head * HD, q_norm, Q_NORM, inv, rope, 0, d) * scale;
         if (own) {
             const float kinv = head_inv(k, kh * HD, K_NORM, k_eps);
             const int slot = head % (HQ / HK) == 0 ? step.v[SLOTS_AT] : -1;
@@ -66,7 +89,7 @@ void main()
         }
     } else {
         EACH(d, HD)
-            qs[d] = q.v[(row * HQ + head) * HD + d] * scale;
+            qs[d / 4][d & 3] = q.v[(row * HQ + head) * HD + d] * scale;
     }
     barrier();
 
@@ -76,27 +99,41 @@ void main()
     for (uint tile = first; tile < last; tile++) {
         const uint key = tile * KEYS + t / 2;
         const bool seen = key >= from && key <= pos;
-        // keys that are not seen: another's is read and dropped, so that no load waits for a branch
-        float s = 0.0;
-        const uint at = kv_unit(kv_slot(step, pages, clamp(key, from, pos)), kh, HD);
-        [[unroll]] for (uint u = 0; u < HD / 8; u += 2) {
-            const uint i = u + (t & 1);
-            if (i < HD / 8) {
-                vec4 a, b;
-                kv_load8(kc, at + i, a, b);
-                s += a.x * qs[i * 8] + a.y * qs[i * 8 + 1] + a.z * qs[i * 8 + 2] + a.w * qs[i * 8 + 3] +
-                     b.x * qs[i * 8 + 4] + b.y * qs[i * 8 + 5] + b.z * qs[i * 8 + 6] + b.w * qs[i * 8 + 7];
-            }
-        }
+        if (!AHEAD)
+            page_slot = slot_of_tile(pages, tile);
         uvec4 vv[8]; // the first values, loaded before the softmax needs them
         if (!KV_F32)
             [[unroll]] for (uint i = 0; i < 8; i++)
                 if (i < NV)
-                    vv[i] = vc.v[kv_unit(kv_slot(step, pages, clamp(tile * KEYS + g + i * NG, from, pos)), kh, VD) + du];
+                    vv[i] = vc.v[kv_unit(slot_of(page_slot, pages, tile, clamp(tile * KEYS + min(g + i * NG, KEYS - 1), from, pos)), kh, VD) + du];
+        float s = 0.0;
+        if (AHEAD) {
+            [[unroll]] for (uint i = 0; i < 16; i++) {
+                const uint u = i * 2 + (t & 1);
+                if (i < KU && u < HD / 8)
+                    s += dot(vec4(unpackHalf2x16(kk[i].x), unpackHalf2x16(kk[i].y)), qs[u * 2]) +
+                         dot(vec4(unpackHalf2x16(kk[i].z), unpackHalf2x16(kk[i].w)), qs[u * 2 + 1]);
+            }
+            if (tile + 1 < last) {
+                page_slot = slot_of_tile(pages, tile + 1);
+                LOAD_KEYS(tile + 1)
+            }
+        } else {
+            const uint at = kv_unit(slot_of(page_slot, pages, tile, clamp(key, from, pos)), kh, HD);
+            for (uint i = 0; i < KU; i++) {
+                const uint u = i * 2 + (t & 1);
+                vec4 a, b;
+                kv_load8(kc, at + min(u, HD / 8 - 1), a, b);
+                if (u < HD / 8)
+                    s += dot(a, qs[u * 2]) + dot(b, qs[u * 2 + 1]);
+            }
+        }
         if (FOLD && own && tile == pos / KEYS) {
             float x = 0.0;
-            for (uint d = 0; d < HD / 2; d++)
-                x += qs[(t & 1) * (HD / 2) + d] * ks[(t & 1) * (HD / 2) + d];
+            for (uint i = 0; i < HD / 2; i++) {
+                const uint d = (t & 1) * (HD / 2) + i;
+                x += qs[d / 4][d & 3] * ks[d];
+            }
             s = key == pos ? x : s;
         }
         s += subgroupShuffleXor(s, 1);
@@ -183,17 +220,31 @@ void main()
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     if (ticket != parts - 1)
         return;
+    if (t < 32) { // one round trip for all parts
+        joined[0][t] = t < parts ? part.v[at + t * (VD + 2) + VD] : LOWEST;
+        joined[1][t] = t < parts ? part.v[at + t * (VD + 2) + VD + 1] : 0.0;
+    }
+    barrier();
     float top = sink;
     for (uint i = 0; i < parts; i++)
-        top = max(top, part.v[at + i * (VD + 2) + VD]);
+        top = max(top, joined[0][i]);
+    barrier();
+    if (t < 32)
+        joined[0][t] = t < parts ? exp(joined[0][t] - top) : 0.0;
+    barrier();
     float all = SINKS ? exp(sink - top) : 0.0;
     for (uint i = 0; i < parts; i++)
-        all += exp(part.v[at + i * (VD + 2) + VD] - top) * part.v[at + i * (VD + 2) + VD + 1];
+        all += joined[0][i] * joined[1][i];
     for (uint base = 0; base < VD; base += WG) {
         const uint d = min(base + t, VD - 1);
         float sum = 0.0;
-        for (uint i = 0; i < parts; i++)
-            sum += exp(part.v[at + i * (VD + 2) + VD] - top) * part.v[at + i * (VD + 2) + d];
+        for (uint i = 0; i < parts; i += 8) {
+            float x[8];
+            [[unroll]] for (uint j = 0; j < 8; j++)
+                x[j] = part.v[at + min(i + j, parts - 1) * (VD + 2) + d];
+            [[unroll]] for (uint j = 0; j < 8; j++)
+                sum += joined[0][i + j] * x[j];
+        }
         if (base + t < VD)
             y.v[row * ldy + head * VD + d] = sum / all;
     }

@@ -35,6 +35,7 @@ spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [
 const uint KC = K / 32, CL = (KC + SG - 1) / SG, NS = WG / SG, HELD = INPUT == 0 ? 1 : KC * R;
 const uint EC = EXPERTS == 2 ? KC / TOP_K : KC; // chunks of one row of W
 const uint ORDER = CLS == 1 ? ORDER_BYTES : ORDER_NIBBLES;
+const bool FULL = KC % SG == 0; // every lane has a chunk in every step
 const float HIGH16 = CLS != 1 && MIXED != 0 ? 0.0625 : 1.0; // high nibbles count 16-fold
 shared uvec4 plane0[HELD], plane1[HELD];
 shared vec2 held[HELD];
@@ -195,7 +196,7 @@ void main()
 #define LOAD(d, t)                                                                                 \
     {                                                                                              \
         const uint blk_ = b0 + sg + (t) / CL * NS, c_ = (t) % CL * SG + lane;                      \
-        const bool have_ = (t) < turns && blk_ < b1 && c_ < KC;                                    \
+        const bool have_ = (t) < turns && blk_ < b1 && (FULL || c_ < KC);                                    \
         uint e_ = first;                                                                           \
         if (EXPERTS == 2)                                                                          \
             e_ = have_ ? (N_EXPERTS != 0 ? rank_id[c_ / EC] : uint(rows.v[token * TOP_K + c_ / EC])) * n : 0; \
@@ -226,7 +227,7 @@ void main()
     for (uint t = 0; t < turns; t += D) {
         [[unroll]] for (uint d = 0; d < D; d++) {
             const uint c = (t + d) % CL * SG + lane, blk = b0 + sg + (t + d) / CL * NS;
-            const bool have = t + d < turns && c < KC;
+            const bool have = t + d < turns && (FULL || c < KC);
             if (have) {
                 [[unroll]] for (uint q = 0; q < R; q++) {
                     uvec4 x0, x1;

@@ -3,7 +3,9 @@
 // A workgroup ranks all logits itself: each has as its rank the number of those before it.
 //
 // Wants N_EXPERTS, TOP_K (at most 16), RENORM, WG, SG.
-shared float rank_logit[N_EXPERTS == 0 ? 1 : (N_EXPERTS + 3) / 4 * 4];
+const uint RANK_QUADS = (N_EXPERTS + 3) / 4;
+const uint RANK_LANES = WG >= 4 * N_EXPERTS ? 4 : WG >= 2 * N_EXPERTS ? 2 : 1; // for one logit
+shared vec4 rank_logit[N_EXPERTS == 0 ? 1 : RANK_QUADS];
 shared uint rank_id[16];
 shared float rank_top[16];
 shared float rank_share[16];
@@ -12,23 +14,28 @@ shared float rank_part[128];
 // The token's logits begin at `at`. All see the results after the call (shares: only if wanted).
 void rank_experts(F1 logits, uint at, const bool shares)
 {
-    const uint tid = gl_LocalInvocationID.x, padded = (N_EXPERTS + 3) / 4 * 4;
+    const uint tid = gl_LocalInvocationID.x;
     const float none = uintBitsToFloat(0xff800000u);
-    EACH(i, padded) {
+    EACH(i, RANK_QUADS * 4) {
         const float l = i < N_EXPERTS ? logits.v[at + i] : none;
-        rank_logit[i] = isnan(l) ? none : l;
+        rank_logit[i / 4][i % 4] = isnan(l) ? none : l;
     }
     barrier();
-    for (uint base = 0; base < N_EXPERTS; base += WG) {
-        const uint e = min(base + tid, N_EXPERTS - 1);
-        const float me = rank_logit[e];
-        uint rank = base + tid < N_EXPERTS ? 0 : TOP_K;
-        for (uint o = 0; o < padded; o += 4)
-            [[unroll]] for (uint i = 0; i < 4; i++) {
-                const float l = rank_logit[o + i];
-                rank += uint(l > me || (l == me && o + i < e));
-            }
-        if (rank < TOP_K) {
+    for (uint base = 0; base < N_EXPERTS; base += WG / RANK_LANES) {
+        const uint e = min(base + tid / RANK_LANES, N_EXPERTS - 1);
+        const float me = rank_logit[e / 4][e % 4];
+        uint rank = 0;
+        for (uint o0 = 0; o0 < RANK_QUADS; o0 += RANK_LANES) {
+            const uint o = o0 + tid % RANK_LANES;
+            const vec4 l = rank_logit[min(o, RANK_QUADS - 1)];
+            [[unroll]] for (uint i = 0; i < 4; i++)
+                rank += uint(o < RANK_QUADS && (l[i] > me || (l[i] == me && o * 4 + i < e)));
+        }
+        if (RANK_LANES > 1)
+            rank += subgroupShuffleXor(rank, 1);
+        if (RANK_LANES > 2)
+            rank += subgroupShuffleXor(rank, 2);
+        if (rank < TOP_K && tid % RANK_LANES == 0 && base + tid / RANK_LANES < N_EXPERTS) {
             rank_id[rank] = e;
             rank_top[rank] = me;
         }
