@@ -169,7 +169,7 @@ bool cli_open_model(Cli *c, int *exit_code)
     }
     c->load_ms += clock_ms() - start;
     const MereStr device = mere_engine_device(c->engine);
-    if (c->is_auto && c->o.command != CMD_BENCH)
+    if (c->is_auto && c->o.command == CMD_RUN) /* the others say it in their results */
         cli_note(c, "device %.*s", (int)device.len, device.ptr);
     if (c->o.command != CMD_BENCH && c->o.command != CMD_LOGITS)
         note_context(c);
