@@ -821,6 +821,24 @@ static void moe(void **state)
             505);
 }
 
+/* Every layout in the tiles of experts with a middle number of rows. */
+static void moe_layouts(void **state)
+{
+    (void)state;
+    for (int l = 0; l < N_LAYOUTS; l++)
+        run_moe(&(MoeCase){.rows = 20,
+                           .wanted = 20,
+                           .experts = 3,
+                           .top_k = 2,
+                           .hidden = 256,
+                           .ffn = 256 / layouts[l].k_step * layouts[l].k_step,
+                           .add = l % 2,
+                           .n_parts = 1,
+                           .up = &layouts[l],
+                           .down = &layouts[l]},
+                (uint64_t)(520 + l));
+}
+
 /* ---- what is refused ---- */
 
 static void can(void **state)
@@ -859,7 +877,7 @@ int main(void)
         cmocka_unit_test(lin_layouts), cmocka_unit_test(lin_splits),
         cmocka_unit_test(lin_silu),    cmocka_unit_test(lin_parts_and_gather),
         cmocka_unit_test(lin_range),   cmocka_unit_test(moe),
-        cmocka_unit_test(can),
+        cmocka_unit_test(moe_layouts), cmocka_unit_test(can),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

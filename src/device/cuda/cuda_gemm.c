@@ -119,7 +119,8 @@ static bool is_weight_ok(const GpuWeight *w)
     for (int i = 0; i < w->n_parts; i++) {
         const GpuPart *p = &w->parts[i];
         const Code c = code_of(p->layout);
-        if (c == CODE_COUNT || w->k % codes[c].step || p->row0 + p->rows > INT32_MAX)
+        if (c == CODE_COUNT || w->k % codes[c].step || p->row0 + p->rows > INT32_MAX ||
+            p->scale_bytes > UINT32_MAX)
             return false;
         const bool is_pair = p->scale == GPU_SCALE_F16_PAIR || p->scale == GPU_SCALE_BF16_PAIR ||
                              p->scale == GPU_SCALE_F32_PAIR;

@@ -160,7 +160,7 @@ template <class W, int MT, int NT, int WN, int WK> struct Gemm {
             for (int n = 0; n < NT; n++) {
                 if (q % W::QS == 0)
                     codes[n] = W::load(w + (n * 8 + g) * W::BYTES, n * 8 + g, t, q);
-                W::unpack(b[n], codes[n], q, scale[n]);
+                W::unpack(b[n], codes[n], q, scale[n], p);
             }
             UNROLL
             for (int half = 0; half < 2; half++) {

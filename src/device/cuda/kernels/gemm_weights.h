@@ -113,7 +113,8 @@ struct GemmW4 {
     {
         affine_make<NT>(m, p, r, 0xc800c800u);
     }
-    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
+    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m,
+                              const GemmParams &)
     {
         const uint32_t w = q == 0 ? r.v.x : q == 1 ? r.v.y : q == 2 ? r.v.z : r.v.w;
         const uint32_t h = w >> 8;
@@ -159,7 +160,8 @@ struct GemmE4 {
         const uint32_t v = (sign & 0x80008000u) | (rest & 0x01c001c0u);
         return bf16x2_mul(bf16x2_mul(v, 0x7e807e80u), m.s[0]);
     }
-    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
+    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m,
+                              const GemmParams &)
     {
         const uint32_t w = q == 0 ? r.v.x : q == 1 ? r.v.y : q == 2 ? r.v.z : r.v.w;
         f[0] = pair(w << 12, w << 6, m);
@@ -194,14 +196,13 @@ struct GemmW8 {
     static DEVICE void scale_make(GemmScale m[NT], const GemmParams &p, const GemmScaleRaw r[NT])
     {
         affine_make<NT>(m, p, r, 0xd800d800u);
-        UNROLL
-        for (int n = 0; n < NT; n++) /* int8: + 128 */
-            m[n].s[1] = p.scale_kind == GPU_SCALE_KIND_F16 ? 0x80808080u : 0u;
     }
-    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
+    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m,
+                              const GemmParams &p)
     {
-        const uint32_t w0 = (q % 2 ? r.v.z : r.v.x) ^ m.s[1];
-        const uint32_t w1 = (q % 2 ? r.v.w : r.v.y) ^ m.s[1];
+        const uint32_t sign = p.scale_kind == GPU_SCALE_KIND_F16 ? 0x80808080u : 0u; /* + 128 */
+        const uint32_t w0 = (q % 2 ? r.v.z : r.v.x) ^ sign;
+        const uint32_t w1 = (q % 2 ? r.v.w : r.v.y) ^ sign;
         UNROLL
         for (int j = 0; j < 4; j++) {
             const uint32_t v = byte_perm(w0, w1, (uint32_t)(j | (4 + j) << 8));
@@ -248,7 +249,8 @@ struct GemmK6 {
             m[n].b[1] = f16x2_mul(m[n].s[1], 0xd000d000u);
         }
     }
-    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m)
+    static DEVICE void unpack(uint32_t f[4], const Raw &r, int q, const GemmScale &m,
+                              const GemmParams &)
     {
         const uint32_t w = q == 0 ? r.low.x : q == 1 ? r.low.y : q == 2 ? r.low.z : r.low.w;
         const uint32_t both = q < 2 ? r.high.x : r.high.y;
@@ -285,7 +287,8 @@ template <int is_bf16> struct GemmPlain {
     static DEVICE void scale_make(GemmScale[NT], const GemmParams &, const GemmScaleRaw[NT])
     {
     }
-    static DEVICE void unpack(uint32_t f[4], const Raw &r, int, const GemmScale &)
+    static DEVICE void unpack(uint32_t f[4], const Raw &r, int, const GemmScale &,
+                              const GemmParams &)
     {
         f[0] = byte_perm(r.v.x, r.v.z, 0x5410);
         f[1] = byte_perm(r.v.x, r.v.z, 0x7632);
