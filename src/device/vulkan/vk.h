@@ -118,7 +118,8 @@ struct Device {
     VkDevice device;
     VkQueue queue;
     VkCommandPool commands;
-    VkCommandBuffer now;
+    VkCommandBuffer now; /* of vk_now_begin */
+    uint64_t now_value;
     VkSemaphore timeline;
     uint64_t submitted; /* the last value that will be signalled */
     uint64_t ended;     /* the last value seen */
@@ -130,6 +131,7 @@ struct Device {
     uint64_t pool_serial;
     KvPool *pools; /* open ones, newest first */
     uint64_t held; /* bytes of all blocks */
+    bool deaf;     /* did not end its work in time */
 };
 
 MUST_CHECK bool vk_device_open(const DeviceOptions *opt, Device **out, Error *err);

@@ -119,13 +119,18 @@ bool vk_device_idle(Device *d)
 {
     if (d->ended >= d->submitted)
         return true;
+    if (d->deaf) /* waited for in vain before */
+        return false;
     const VkSemaphoreWaitInfo wait = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                       .semaphoreCount = 1,
                                       .pSemaphores = &d->timeline,
                                       .pValues = &d->submitted};
     const uint64_t two_s = 2ULL * 1000 * 1000 * 1000;
-    if (d->root.api.WaitSemaphores(d->device, &wait, two_s) != VK_SUCCESS)
+    if (d->root.api.WaitSemaphores(d->device, &wait, two_s) != VK_SUCCESS) {
+        d->deaf = true;
+        d->root.api.lost = true;
         return false;
+    }
     d->ended = d->submitted;
     return true;
 }

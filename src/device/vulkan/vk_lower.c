@@ -294,32 +294,23 @@ static void free_commands(Device *d, VkCommandBuffer *cmds, int n)
         d->root.api.FreeCommandBuffers(d->device, d->commands, (uint32_t)n, cmds);
 }
 
-/* Steps that were not waited for: their results go nowhere, their memory must not. False: the
- * device does not end them. */
-static bool ended(const Device *d, const Program *p)
-{
-    for (int i = 0; i < VK_RING; i++)
-        if (p->ring[i].value > d->ended)
-            return false;
-    return true;
-}
-
 void vk_lower_close(Device *d, Program *p)
 {
     if (!p)
         return;
-    if (ended(d, p) || vk_device_idle(d)) {
+    /* Steps that were not waited for may still run. */
+    if (vk_device_idle(d)) {
         for (int i = 0; i < p->n_buckets; i++)
             free_commands(d, p->buckets[i].cmds, p->buckets[i].n_made);
         for (int i = 0; i < VK_RING; i++) {
             free_commands(d, &p->ring[i].before, 1);
             free_commands(d, &p->ring[i].after, 1);
         }
-        vk_block_close(d, &p->scratch);
-        vk_block_close(d, &p->runtime);
-        vk_block_close(d, &p->upload);
-        vk_block_close(d, &p->readback);
     }
+    vk_block_close(d, &p->scratch);
+    vk_block_close(d, &p->runtime);
+    vk_block_close(d, &p->upload);
+    vk_block_close(d, &p->readback);
     arena_free(&p->arena);
     mem_free(p);
 }

@@ -114,6 +114,11 @@ bool vk_block_open(Device *d, VkUse use, int64_t bytes, const char *what, VkBloc
 void vk_block_close(Device *d, VkBlock *b)
 {
     VkApi *api = &d->root.api;
+    /* What a device that does not answer may still use is left to it. */
+    if (b->buffer && !vk_device_idle(d)) {
+        *b = (VkBlock){0};
+        return;
+    }
     if (b->buffer)
         api->DestroyBuffer(d->device, b->buffer, NULL);
     if (b->memory)
@@ -137,15 +142,17 @@ static bool begin_once(Device *d, VkCommandBuffer cmd, Error *err)
 bool vk_now_begin(Device *d, VkCommandBuffer *cmd, Error *err)
 {
     *cmd = d->now;
+    /* A wait that failed left it with the device. */
+    if (d->now_value > d->ended && !vk_device_idle(d))
+        return err_set(err, ERR_LOST, "%s does not answer", d->facts.info.id);
     return begin_once(d, d->now, err);
 }
 
 bool vk_now_end(Device *d, Error *err)
 {
-    uint64_t value;
     return VK_TRY(&d->root.api, err, EndCommandBuffer, d->now) &&
-           vk_device_submit(d, &d->now, 1, &value, err) &&
-           vk_device_wait(d, value, clock_ns() + NOW_NS, err);
+           vk_device_submit(d, &d->now, 1, &d->now_value, err) &&
+           vk_device_wait(d, d->now_value, clock_ns() + NOW_NS, err);
 }
 
 bool vk_block_zero(Device *d, const VkBlock *blocks, int n, Error *err)
@@ -223,11 +230,9 @@ bool vk_upload_close(VkUpload *u, Error *err)
         return true;
     const uint64_t last = u->value[0] > u->value[1] ? u->value[0] : u->value[1];
     const bool ok = vk_device_wait(d, last, clock_ns() + NOW_NS, err);
-    /* What a device that does not answer may still read is left to it. */
-    if (d->ended >= last) {
-        vk_block_close(d, &u->staging);
+    if (vk_device_idle(d))
         d->root.api.FreeCommandBuffers(d->device, d->commands, 2, u->cmd);
-    }
+    vk_block_close(d, &u->staging);
     *u = (VkUpload){0};
     return ok;
 }
