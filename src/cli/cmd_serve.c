@@ -84,7 +84,7 @@ typedef struct Place {
     int fd;
 } Place;
 
-static int serve(Cli *c, void *ctx, int ready_fd, int starts)
+static int serve(Cli *c, void *ctx, int ready_fd, bool again)
 {
     const Place *p = ctx;
     int rc;
@@ -103,11 +103,11 @@ static int serve(Cli *c, void *ctx, int ready_fd, int starts)
     Server *s;
     if (!serve_open(&so, p->fd, &s, &err))
         return cli_fail(c, &err);
-    if (starts == 0)
+    if (!again)
         announce(c, &p->a);
     else
         cli_note(c, "serving again");
-    if (starts == 0 && !c->o.has_api_key && !is_loopback(p->a.host))
+    if (!again && !c->o.has_api_key && !is_loopback(p->a.host))
         cli_note(c, "%s: whoever reaches this address can use the model (--api-key)", p->a.host);
     supervisor_ready(ready_fd);
     rc = serve_run(s);
@@ -124,7 +124,7 @@ int cmd_serve(Cli *c)
         !serve_listen(p.a.host, p.a.port, &p.fd, &p.a.port, &err))
         return cli_fail(c, &err);
     if (c->o.no_supervisor)
-        return serve(c, &p, -1, 0);
+        return serve(c, &p, -1, false);
     const SupervisorDesc d = {.listen_fd = p.fd, .work = serve, .ctx = &p};
     return supervisor_run(c, &d);
 }

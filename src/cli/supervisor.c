@@ -25,7 +25,6 @@ typedef struct Supervisor {
     pid_t worker;
     bool was_ready;  /* any worker, ever */
     int n_signals;   /* passed on */
-    int starts;      /* workers */
     int early;       /* that ended early, in a row */
     double ready_ms; /* of the present worker; 0: not yet */
 } Supervisor;
@@ -179,10 +178,9 @@ static int run(Supervisor *s, Cli *c, const SupervisorDesc *d)
             close(ready[0]);
             become_worker(s, parent);
             c->is_worker = true;
-            return d->work(c, d->ctx, ready[1], s->starts);
+            return d->work(c, d->ctx, ready[1], s->was_ready);
         }
         close(ready[1]);
-        s->starts++;
         const int status = watch_worker(s, ready[0]);
         s->worker = 0;
         int exit_code;

@@ -13,9 +13,9 @@
 typedef struct SupervisorDesc {
     int listen_fd; /* the worker's copy is the worker's; this process closes its own when it stops
                     */
-    /* In the worker: serves, and calls supervisor_ready(ready_fd) when it does. starts: workers
-     * before this one. Returns the exit code. */
-    int (*work)(Cli *c, void *ctx, int ready_fd, int starts);
+    /* In the worker: serves, and calls supervisor_ready(ready_fd) when it does. again: one before
+     * it did. Returns the exit code. */
+    int (*work)(Cli *c, void *ctx, int ready_fd, bool again);
     void *ctx;
 } SupervisorDesc;
 
