@@ -64,6 +64,7 @@ template <class L, int RW, int D> struct LinStream {
         g = lin_geom(weight);
         units = (weight.k + L::K - 1) / L::K;
         stages = (units + 31) / 32;
+        UNROLL for (int r = 0; r < RW; r++) next.code16[r] = next.scale[r] = 0;
     }
     /* Lanes past the end read the last unit again; their activations are zero. */
     DEVICE void load(int d, int stage, const LinAt<RW> &from)
