@@ -13,8 +13,10 @@
 
 enum { CUDA_ALIGN = 256, CUDA_MODULES_MAX = 64 };
 
+enum { CUDA_NAME_MAX = 64 };
+
 typedef struct CudaFunction {
-    const char *name; /* the emitter's literal */
+    char name[CUDA_NAME_MAX];
     CuFunction f;
     int smem; /* dynamic shared memory it may have */
 } CudaFunction;

@@ -52,7 +52,8 @@ static void record(CudaBuild *b, const CudaLaunch *l)
     CudaRecord *r = &b->records[b->n_records];
     r->launch = *l;
     void *params = arena_take(b->arena, l->params_bytes, 1, &e);
-    if (!params || !cuda_function(b->dev, l->kernel, l->smem, &r->f, &e)) {
+    r->launch.kernel = arena_strdup(b->arena, l->kernel, strlen(l->kernel), &e);
+    if (!params || !r->launch.kernel || !cuda_function(b->dev, l->kernel, l->smem, &r->f, &e)) {
         fail_with(b, &e);
         return;
     }

@@ -15,7 +15,7 @@ typedef struct CudaBuild CudaBuild;
 typedef uint64_t CudaPtr; /* a device address */
 
 typedef struct CudaLaunch {
-    const char *kernel; /* extern "C" name */
+    const char *kernel; /* extern "C" name; copied */
     int grid[3];        /* zeros count as 1 */
     int block;          /* threads */
     int smem;           /* dynamic shared memory, bytes; over 48 KiB is raised for the kernel */

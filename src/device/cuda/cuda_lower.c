@@ -240,7 +240,9 @@ static bool capture_launch(const Device *d, const CudaRecord *r, bool programmat
     /* The driver reads the parameter and does not write it. */
     void *param;
     memcpy(&param, &l->params, sizeof param);
-    return cuda_api_launch(&c, r->f, &param, NULL, err) || err_wrap(err, "%s", l->kernel);
+    return cuda_api_launch(&c, r->f, &param, NULL, err) ||
+           err_wrap(err, "%s (grid %d %d %d, %d threads, %d bytes of shared memory)", l->kernel,
+                    l->grid[0], l->grid[1], l->grid[2], l->block, l->smem);
 }
 
 static bool capture(Device *d, const CudaBuild *b, CuGraph *graph, Error *err)
