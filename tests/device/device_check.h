@@ -6,8 +6,8 @@
 #include "device/device_net.h"
 
 /* Relative error of a row of logits. Exact: f32 everywhere, sums in another order. Fast: int8
- * activations (of one scale per 32 k) or bf16 factors for each product on the way, keys and values
- * in f16. */
+ * activations (of one scale per 32 k) or bf16 factors for each of the products that a network has,
+ * keys and values in f16. */
 #define EXACT_BOUND 2e-5
 #define PRODUCT_BOUND 1.5e-2
 #define KV_BOUND 1e-3

@@ -80,7 +80,7 @@ static void test_fused(void **state)
             net_bias(&n, down);
             x = g_add(n.graph, x, g_lin(n.graph, down, act));
             net_end(&n, x, k, MAX_ROWS, NET_SEQS);
-            check(s, &n, 2 * PRODUCT_BOUND);
+            check(s, &n, 3 * PRODUCT_BOUND);
         }
 }
 

@@ -23,7 +23,10 @@ void vk_emit_op(VkBuild *b, const GpuOp *op)
         vk_emit_attn(b, op);
         break;
     case OP_MOE:
-        vk_emit_moe(b, op);
+        if (op->op->u.moe.gate_up->bias || op->op->u.moe.down->bias)
+            vk_build_fail(b, ERR_UNSUPPORTED, "the Vulkan kernels know no bias of experts");
+        else
+            vk_emit_moe(b, op);
         break;
     case OP_CONV:
         vk_emit_conv(b, op);
