@@ -1,7 +1,7 @@
 #!/bin/sh
 # The prefix of a non-static symbol leads to its file. usage: symbols.sh NM ARCHIVE...
 # A symbol of lin_avx512.c starts with lin_avx512, lin, or the name of a header in the same folder; a descriptor may end in the file's
-# name instead (device_cpu). prefixes.txt lists the rest: types that live in another noun's file (StrBuf in str.c), and the short g_
+# name instead (device_cpu). Device code is embedded as mere_spv_<shader>, mere_fatbin_<kernels> and their _end. prefixes.txt lists the rest: types that live in another noun's file (StrBuf in str.c), and the short g_
 # of the graph builder.
 set -eu
 here=$(dirname "$0")
@@ -20,7 +20,16 @@ $1 == "file" {
     else { sub(/\.c$/, "", stem); folder[stem] = dir }
     next
 }
-/^[A-Za-z0-9_]+\.c\.o:$/ { stem = $1; sub(/\.c\.o:$/, "", stem); next }
+/^[A-Za-z0-9_]+\.c\.o:$/ { stem = $1; sub(/\.c\.o:$/, "", stem); embedded = 0; next }
+/^[A-Za-z0-9_]+\.(spv|fatbin)\.S\.o:$/ {
+    stem = $1; kind = $1; sub(/\..*/, "", stem); sub(/^[^.]*\./, "", kind); sub(/\..*/, "", kind)
+    stem = "mere_" kind "_" stem; embedded = 1; next
+}
+/:$/ { printf "%s: what member is this?\n", $1; bad++; next }
+embedded && NF == 3 && $2 ~ /^[A-Z]$/ {
+    if ($3 != stem && $3 != stem "_end") { printf "%s in the member of %s\n", $3, stem; bad++ }
+    next
+}
 NF == 3 && $2 ~ /^[A-Z]$/ {
     name = $3
     if (name ~ /^(__|_GLOBAL_)/) next # the sanitizers

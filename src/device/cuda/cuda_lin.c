@@ -1,7 +1,7 @@
 /* cuda_lin.c: which kernels multiply.
  *
  * int8 kernels (lin_gemv.h, fast class): up to 8 rows of activations a CTA, more in passes (grid
- * y). f32 kernels (lin_f32.h): everything else. Both give a row the same bits for any number of
+ * y). f32 kernels (lin_general.h): everything else. Both give a row the same bits for any number of
  * rows, so the deterministic class uses them for every number; matrix instructions (cuda_gemm.c) do
  * not.
  *

@@ -1,5 +1,5 @@
 /* Products with F32, F16 and BF16 weights: the general kernel is also their fast one. */
-#include "lin_f32.h"
+#include "lin_general.h"
 
 LIN_F32_SET(f32, LinF32F32)
 LIN_F32_SET(f16, LinF32F16)
