@@ -28,13 +28,15 @@ typedef struct VkFacts {
     VkPhysicalDeviceMemoryProperties memory;
 } VkFacts;
 
-/* An instance and its physical devices; *found false: no driver. */
+/* The process's one instance, which outlives its users, through a VkApi of one's own. Nothing is to
+ * be closed. */
 typedef struct VkRoot {
     VkApi api;
     VkInstance instance;
 } VkRoot;
+/* Any thread. *found false (and true returned): there is no driver. The next call tries again after
+ * that, and after an error. */
 MUST_CHECK bool vk_root_open(VkRoot *r, bool *found, Error *err);
-void vk_root_close(VkRoot *r);
 /* Facts of the devices that can be used, in the driver's order; the others are logged with what
  * they lack. */
 MUST_CHECK bool vk_root_list(VkRoot *r, VkFacts out[DEVICES_MAX], int *n, Error *err);

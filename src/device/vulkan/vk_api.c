@@ -13,8 +13,7 @@ static atomic_ullong n_calls;
 static atomic_ullong fail_at;
 static atomic_int fail_code;
 
-/* Restarts the count when MERE_FAULT has changed. */
-static bool read_fault(Error *err)
+bool vk_api_fault(Error *err)
 {
     static char seen[64];
     const char *text = getenv("MERE_FAULT");
@@ -56,28 +55,21 @@ static bool missing(const char *name, Error *err)
     return err_set(err, ERR_DEVICE, "libvulkan has no %s", name);
 }
 
-bool vk_api_open(VkApi *api, bool *found, Error *err)
+bool vk_api_load(VkApi *api, bool *found, Error *err)
 {
-    *api = (VkApi){0};
-    *found = false;
-    if (!read_fault(err))
-        return false;
-    api->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!api->library)
+        api->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
+    *found = api->library != NULL;
+    if (!*found)
         return true;
-    *found = true;
     api->GetInstanceProcAddr =
         (PFN_vkGetInstanceProcAddr)symbol_of(dlsym(api->library, "vkGetInstanceProcAddr"));
-    if (!api->GetInstanceProcAddr) {
-        vk_api_close(api);
+    if (!api->GetInstanceProcAddr)
         return missing("vkGetInstanceProcAddr", err);
-    }
 #define VK_GLOBAL(name)                                                                            \
     api->name = (PFN_vk##name)api->GetInstanceProcAddr(NULL, "vk" #name);                          \
-    if (!api->name) {                                                                              \
-        vk_api_close(api);                                                                         \
-        return missing("vk" #name, err);                                                           \
-    }
+    if (!api->name)                                                                                \
+        return missing("vk" #name, err);
 #define VK_INSTANCE(name)
 #define VK_DEVICE(name)
 #include "device/vulkan/vk_api.def"
@@ -115,13 +107,6 @@ bool vk_api_device(VkApi *api, VkDevice device, Error *err)
 #undef VK_INSTANCE
 #undef VK_DEVICE
     return true;
-}
-
-void vk_api_close(VkApi *api)
-{
-    if (api->library)
-        (void)dlclose(api->library);
-    *api = (VkApi){0};
 }
 
 bool vk_api_fails(VkApi *api)

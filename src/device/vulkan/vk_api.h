@@ -3,8 +3,8 @@
  * Every call that can fail goes through VK_TRY, which counts it, can make it fail, and turns a
  * VkResult into an Error that names the call. MERE_FAULT="vulkan:N[:CODE]" makes the N-th call of
  * the process fail with that VkResult (default -13, VK_ERROR_UNKNOWN); the count starts again
- * whenever the library is opened under another value of the variable. A lost device stays lost:
- * every later call through the same VkApi fails with ERR_LOST. One thread per VkApi. */
+ * whenever vk_api_fault finds another value of the variable. A lost device stays lost: every later
+ * call through the same VkApi fails with ERR_LOST. One thread per VkApi. */
 #ifndef MERE_DEVICE_VULKAN_VK_API_H
 #define MERE_DEVICE_VULKAN_VK_API_H
 
@@ -27,12 +27,14 @@ typedef struct VkApi {
 #undef VK_DEVICE
 } VkApi;
 
-/* *found false (and true returned): there is no libvulkan. */
-MUST_CHECK bool vk_api_open(VkApi *api, bool *found, Error *err);
+/* Loads the library, unless api->library is there already; it is never unloaded. *found false (and
+ * true returned): there is no libvulkan. */
+MUST_CHECK bool vk_api_load(VkApi *api, bool *found, Error *err);
 MUST_CHECK bool vk_api_instance(VkApi *api, VkInstance instance, Error *err);
 MUST_CHECK bool vk_api_device(VkApi *api, VkDevice device, Error *err);
-void vk_api_close(VkApi *api);
 
+/* Reads MERE_FAULT. One thread at a time. */
+MUST_CHECK bool vk_api_fault(Error *err);
 /* Counts a call; true: it must not be made and counts as failed with api->injected. */
 bool vk_api_fails(VkApi *api);
 /* A VkResult as an error; VK_INCOMPLETE and the like are none. */

@@ -157,7 +157,6 @@ void vk_device_close(Device *d)
         api->DestroyCommandPool(d->device, d->commands, NULL);
         api->DestroyDevice(d->device, NULL);
     }
-    vk_root_close(&d->root);
     mem_free(d);
 }
 

@@ -4,58 +4,77 @@
 #include "device/gpu/gpu_apu.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PHYSICAL_MAX = 32, EXTENSIONS_MAX = 1024, VENDOR_AMD = 0x1002 };
 
-bool vk_root_open(VkRoot *r, bool *found, Error *err)
+/* Drivers are loaded with the first instance and unloaded with the last, and some lose what a
+ * process has few of each time (NVIDIA's: thread-local storage; after some fifteen times it finds
+ * no device). So there is one instance, made at first use and kept until the process ends. */
+static pthread_mutex_t root_lock = PTHREAD_MUTEX_INITIALIZER;
+static VkRoot shared_root; /* instance NULL: not made yet, or not so far */
+
+static bool make_instance(VkRoot *r, bool *found, Error *err)
 {
-    *r = (VkRoot){0};
-    if (!vk_api_open(&r->api, found, err))
-        return false;
-    if (!*found)
-        return true;
     uint32_t version = 0;
     const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                                    .pApplicationName = "mere",
                                    .apiVersion = VK_API_VERSION_1_3};
     const VkInstanceCreateInfo make = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
                                        .pApplicationInfo = &app};
-    bool ok = VK_TRY(&r->api, err, EnumerateInstanceVersion, &version);
-    if (ok && version < VK_API_VERSION_1_3) {
+    *found = false;
+    if (!VK_TRY(&r->api, err, EnumerateInstanceVersion, &version))
+        return false;
+    if (version < VK_API_VERSION_1_3) {
         log_msg(LOG_WARN, "vulkan: the loader is version %u.%u, 1.3 is needed",
                 VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
-        vk_root_close(r);
-        *found = false;
         return true;
     }
-    if (ok) {
-        const VkResult result = VK_RESULT(&r->api, CreateInstance, &make, NULL, &r->instance);
-        /* A loader without a driver, as a machine without a GPU has. */
-        if (result == VK_ERROR_INCOMPATIBLE_DRIVER) {
-            r->instance = VK_NULL_HANDLE;
-            vk_root_close(r);
-            *found = false;
-            return true;
-        }
-        ok = vk_api_check(&r->api, "vkCreateInstance", result, err);
-        if (!ok)
-            r->instance = VK_NULL_HANDLE;
+    VkInstance instance;
+    const VkResult result = VK_RESULT(&r->api, CreateInstance, &make, NULL, &instance);
+    /* A loader without a driver, as a machine without a GPU has. */
+    if (result == VK_ERROR_INCOMPATIBLE_DRIVER)
+        return true;
+    if (!vk_api_check(&r->api, "vkCreateInstance", result, err))
+        return false;
+    if (!vk_api_instance(&r->api, instance, err)) {
+        if (r->api.DestroyInstance)
+            r->api.DestroyInstance(instance, NULL);
+        return false;
     }
-    ok = ok && vk_api_instance(&r->api, r->instance, err);
-    if (!ok)
-        vk_root_close(r);
+    r->instance = instance;
+    *found = true;
+    return true;
+}
+
+/* With root_lock held. Only what succeeds is kept. */
+static bool make_root(bool *found, Error *err)
+{
+    if (!vk_api_fault(err))
+        return false;
+    *found = shared_root.instance != VK_NULL_HANDLE;
+    if (*found)
+        return true;
+    VkRoot r = {.api.library = shared_root.api.library};
+    bool ok = vk_api_load(&r.api, found, err);
+    shared_root.api.library = r.api.library;
+    ok = ok && (!*found || make_instance(&r, found, err));
+    if (ok && *found)
+        shared_root = r;
     return ok;
 }
 
-void vk_root_close(VkRoot *r)
+bool vk_root_open(VkRoot *r, bool *found, Error *err)
 {
-    if (r->instance && r->api.DestroyInstance)
-        r->api.DestroyInstance(r->instance, NULL);
-    vk_api_close(&r->api);
-    *r = (VkRoot){0};
+    *found = false;
+    (void)pthread_mutex_lock(&root_lock);
+    const bool ok = make_root(found, err);
+    *r = shared_root;
+    (void)pthread_mutex_unlock(&root_lock);
+    return ok;
 }
 
 /* ---- extensions ---- */

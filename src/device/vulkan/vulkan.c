@@ -17,7 +17,6 @@ static bool list(DeviceInfo out[DEVICES_MAX], int *n, Error *err)
     const bool ok = vk_root_list(&root, facts, n, err);
     for (int i = 0; ok && i < *n; i++)
         out[i] = facts[i].info;
-    vk_root_close(&root);
     return ok;
 }
 
