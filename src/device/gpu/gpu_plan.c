@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- buckets ---- */
@@ -368,9 +369,57 @@ static bool collect_reads(Fusing *f, Error *err)
     return true;
 }
 
+/* ---- what GPUs lack ---- */
+
+typedef struct Lacks {
+    char text[256];
+    size_t len;
+} Lacks;
+
+/* Once each. */
+static void add_lack(Lacks *l, const char *what)
+{
+    if (strstr(l->text, what) || l->len + strlen(what) + 3 > sizeof l->text)
+        return;
+    l->len += (size_t)snprintf(l->text + l->len, sizeof l->text - l->len, "%s%s",
+                               l->len > 0 ? ", " : "", what);
+}
+
+static const bool has_kernels[OP_COUNT] = {
+    [OP_EMBED] = true,    [OP_NORM] = true, [OP_LIN] = true,   [OP_ADD] = true,
+    [OP_SILU_MUL] = true, [OP_ROPE] = true, [OP_ATTN] = true,  [OP_SIGMOID_MUL] = true,
+    [OP_MOE] = true,      [OP_CONV] = true, [OP_DELTA] = true, [OP_NORM_GATED] = true,
+    [OP_OUT_ROWS] = true,
+};
+
+static bool check_graph(const GraphPlan *g, Error *err)
+{
+    Lacks l = {.len = 0};
+    for (int i = 0; i < g->n_ops; i++)
+        if (!has_kernels[g->ops[i].kind])
+            add_lack(&l, op_name(g->ops[i].kind));
+    if (g->frames > 0)
+        add_lack(&l, "frames of a row");
+    if (g->pos_axes > 0)
+        add_lack(&l, "several positions of a row");
+    for (int i = 0; i < g->n_kv_groups; i++) {
+        if (!((g->kv_writes | g->kv_reads) & 1U << i))
+            continue;
+        if (g->kv_groups[i].use == KV_STEP)
+            add_lack(&l, "caches of one step");
+        else if (g->kv_groups[i].use == KV_FIXED)
+            add_lack(&l, "caches between parts");
+    }
+    return l.len == 0 ||
+           err_set(err, ERR_UNSUPPORTED, "part \"%.40s\": GPUs have no kernels for %s",
+                   g->part ? g->part : "", l.text);
+}
+
 bool gpu_plan_make(Arena *a, const GraphPlan *graph, GpuPlan *out, Error *err)
 {
     *out = (GpuPlan){.graph = graph};
+    if (!check_graph(graph, err))
+        return false;
     Fusing f = {.a = a, .g = graph, .out = out};
     f.ops = ARENA_ARRAY(a, graph->n_ops + 1, GpuOp, err);
     f.producer = ARENA_ARRAY(a, graph->n_values + 1, int, err);

@@ -63,6 +63,8 @@ typedef struct GpuPlan {
     int max_in_width; /* widest in[0] of LIN and MOE, and experts' ffn */
 } GpuPlan;
 
+/* ERR_UNSUPPORTED lists all that the graph has and GPUs have no kernels for: operations, frames,
+ * several positions, kinds of caches. */
 MUST_CHECK bool gpu_plan_make(Arena *a, const GraphPlan *graph, GpuPlan *out, Error *err);
 
 /* Row counts for which programs are made: 1, 2, 4, 8, ... up to the first >= max_rows. Returns how
