@@ -1,7 +1,10 @@
 /* The tiny model of every family against an independent reference (transformers in f32; for the
  * MLX-quantised ones mlx-lm in f32), 25 teacher-forced tokens, along every way to cut the work into
  * steps. Pages hold 4 positions, so that 25 tokens cross them; mistral's window is 8.
- * MERE_TEST_DEVICE names another device than the CPU. */
+ *
+ *   test_tiny [pattern]   only the cases whose name ("llama exact") matches, with * and ?
+ * MERE_TEST_DEVICE names another device than the CPU ("vulkan:0"; exit 77 where it is not there).
+ * There it must refuse the formats that GPUs have no layout for. */
 #include "support/run_model.h"
 #include "support/tiny_fill.h"
 
@@ -31,6 +34,7 @@ typedef struct Case {
     const char *name;
     bool mlx; /* stored with its weights; else generated */
     bool moe;
+    const char *refused; /* its format that GPUs have no layout for (gpu_weight.h) */
 } Case;
 
 typedef struct Fixture {
@@ -88,10 +92,16 @@ static Fixture *open_case(const Case *c)
     return f;
 }
 
-static void open_run(Fixture *f, Numerics numerics, const char *level)
+/* The device under test; NULL: the CPU. */
+static const char *other_device(void)
 {
-    Error err;
-    const RunOptions opt = {.device = getenv("MERE_TEST_DEVICE"),
+    const char *name = getenv("MERE_TEST_DEVICE");
+    return name && *name && strcmp(name, "cpu") != 0 ? name : NULL;
+}
+
+static bool try_open(Fixture *f, Numerics numerics, const char *level, Error *err)
+{
+    const RunOptions opt = {.device = other_device(),
                             .numerics = numerics,
                             .kv = numerics == NUM_EXACT ? KV_FORMAT_F32 : KV_FORMAT_F16,
                             .threads = 2,
@@ -100,11 +110,17 @@ static void open_run(Fixture *f, Numerics numerics, const char *level)
                             .max_tokens = 32,
                             .n_seqs = N_SEQS,
                             .max_rows = MAX_ROWS};
-    must(run_model_open(&f->arena, f->dir, &opt, &f->run, &err), &err);
+    return run_model_open(&f->arena, f->dir, &opt, &f->run, err);
+}
+
+static void open_run(Fixture *f, Numerics numerics, const char *level)
+{
+    Error err;
+    must(try_open(f, numerics, level, &err), &err);
     assert_int_equal(run_model_get(f->run)->vocab, VOCAB);
     f->bound = run_model_get(f->run)->family->max_abs_diff;
     assert_true(f->bound > 0 && f->bound <= 1e-4);
-    if (opt.device)
+    if (other_device())
         f->bound = 1e-4; /* sums in a GPU's order, its exp and rsqrt */
 }
 
@@ -289,33 +305,86 @@ static void test_fast(void **state)
     close_case(f);
 }
 
-int main(void)
+/* A format that GPUs cannot keep: refused before anything runs, by the format's name. */
+static void test_refused(void **state)
+{
+    const Case *c = *state;
+    Fixture *f = open_case(c);
+    static const Numerics classes[] = {NUM_EXACT, NUM_FAST};
+    for (size_t i = 0; i < COUNT_OF(classes); i++) {
+        Error err;
+        if (try_open(f, classes[i], NULL, &err))
+            fail_msg("%s opened on %s: formats without a layout must be refused", c->name,
+                     other_device());
+        if (err.code != ERR_UNSUPPORTED || !strstr(err.msg, c->refused))
+            fail_msg("%s: \"%s\" (code %d), wanted ERR_UNSUPPORTED and the name %s", c->name,
+                     err.msg, (int)err.code, c->refused);
+    }
+    arena_free(&f->arena);
+    free(f);
+}
+
+/* The kinds of test of a case: an instruction set of the CPU says nothing of another device. */
+enum { EXACT, EXACT_SCALAR, FAST, REFUSED, N_KINDS };
+static bool applies(const Case *c, int kind)
+{
+    if (!other_device())
+        return kind != REFUSED;
+    return c->refused ? kind == REFUSED : kind == EXACT || kind == FAST;
+}
+
+int main(int argc, char **argv)
 {
     static Case cases[] = {
-        {"llama", false, false},         {"llama_tied_rope3", false, false},
-        {"llama_yarn", false, false},    {"mistral", false, false},
-        {"qwen3", false, false},         {"qwen3_moe", false, true},
-        {"qwen3_next", false, true},     {"llama-4b64", true, false},
-        {"llama-4b32", true, false},     {"llama-8b64", true, false},
-        {"llama-mxfp4", true, false},    {"llama-2b32", true, false},
-        {"llama-3b64", true, false},     {"llama-5b64", true, false},
-        {"llama-6b64", true, false},     {"llama-mixed46", true, false},
-        {"llama-mxfp8", true, false},    {"llama-nvfp4", true, false},
-        {"qwen3_moe-4b64", true, true},  {"qwen3_moe-mxfp4", true, true},
-        {"qwen3_next-4b32", true, true},
+        {.name = "llama"},
+        {.name = "llama_tied_rope3"},
+        {.name = "llama_yarn"},
+        {.name = "mistral"},
+        {.name = "qwen3"},
+        {.name = "qwen3_moe", .moe = true},
+        {.name = "qwen3_next", .moe = true},
+        {.name = "llama-4b64", .mlx = true},
+        {.name = "llama-4b32", .mlx = true},
+        {.name = "llama-8b64", .mlx = true},
+        {.name = "llama-mxfp4", .mlx = true},
+        {.name = "llama-2b32", .mlx = true, .refused = "affine 2-bit"},
+        {.name = "llama-3b64", .mlx = true, .refused = "affine 3-bit"},
+        {.name = "llama-5b64", .mlx = true, .refused = "affine 5-bit"},
+        {.name = "llama-6b64", .mlx = true, .refused = "affine 6-bit"},
+        {.name = "llama-mixed46", .mlx = true, .refused = "affine 6-bit"},
+        {.name = "llama-mxfp8", .mlx = true, .refused = "mxfp8"},
+        {.name = "llama-nvfp4", .mlx = true, .refused = "nvfp4"},
+        {.name = "qwen3_moe-4b64", .mlx = true, .moe = true},
+        {.name = "qwen3_moe-mxfp4", .mlx = true, .moe = true},
+        {.name = "qwen3_next-4b32", .mlx = true, .moe = true},
     };
     static const struct {
         const char *name;
         CMUnitTestFunction run;
-    } kinds[] = {{"exact", test_exact}, {"exact_scalar", test_exact_scalar}, {"fast", test_fast}};
-    static char names[COUNT_OF(cases) * COUNT_OF(kinds)][40];
-    struct CMUnitTest tests[COUNT_OF(cases) * COUNT_OF(kinds)];
+    } kinds[N_KINDS] = {[EXACT] = {"exact", test_exact},
+                        [EXACT_SCALAR] = {"exact_scalar", test_exact_scalar},
+                        [FAST] = {"fast", test_fast},
+                        [REFUSED] = {"refused", test_refused}};
+    static char names[COUNT_OF(cases) * N_KINDS][40];
+    struct CMUnitTest tests[COUNT_OF(cases) * N_KINDS];
+    const DeviceOps *ops;
+    int index;
+    Error err;
+    if (other_device() && !device_find(str_from(other_device()), &ops, &index, &err)) {
+        print_message("no device to test on: %s\n", err.msg);
+        return 77;
+    }
     json_setup();
     size_t n = 0;
     for (size_t c = 0; c < COUNT_OF(cases); c++)
-        for (size_t k = 0; k < COUNT_OF(kinds); k++, n++) {
+        for (int k = 0; k < N_KINDS; k++) {
+            if (!applies(&cases[c], k))
+                continue;
             (void)snprintf(names[n], sizeof names[n], "%s %s", cases[c].name, kinds[k].name);
             tests[n] = (struct CMUnitTest){names[n], kinds[k].run, NULL, NULL, &cases[c]};
+            n++;
         }
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests("tiny", tests, n, NULL, NULL);
 }
