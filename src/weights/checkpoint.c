@@ -76,10 +76,23 @@ static bool holds_gguf(Arena *a, const char *dir, bool *yes, Error *err)
     return ok;
 }
 
+/* Files named by their hash (Ollama's blobs) are known by their first bytes. */
+static bool begins_as_gguf(const char *path)
+{
+    char magic[4] = "";
+    FILE *f = fopen(path, "rbe");
+    const bool yes = f && fread(magic, 1, sizeof magic, f) == sizeof magic &&
+                     memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (f)
+        fclose(f);
+    return yes;
+}
+
 static bool open_path(Arena *a, Checkpoint *ck, Error *err)
 {
     if (!file_is_dir(ck->path)) {
-        if (file_exists(ck->path) && !str_ends(str_from(ck->path), ".gguf"))
+        if (file_exists(ck->path) && !str_ends(str_from(ck->path), ".gguf") &&
+            !begins_as_gguf(ck->path))
             return err_set(err, ERR_FORMAT, "%s: neither a directory nor a .gguf file", ck->path);
         return open_gguf(a, ck, ck->path, err);
     }
