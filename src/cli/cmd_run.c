@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/jsonout.h"
 #include "cli/cli.h"
+#include "cli/fetch.h"
 #include "cli/interrupt.h"
 #include "cli/term.h"
 
@@ -342,6 +343,8 @@ static int run(Run *r)
     MereRequest req;
     if (!get_prompt(r, &text, &err) || !set_request(r, &req, &err))
         return cli_fail(c, &err);
+    if (!fetch_missing(c, &rc))
+        return rc;
     cli_catch_interrupts(c);
     if (!cli_open_model(c, &rc))
         return rc;

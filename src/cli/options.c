@@ -22,7 +22,7 @@ static const struct {
 #undef COMMAND
 };
 
-typedef enum OptKind { FLAG, INT, REAL, TEXT, CHOICE, LIST } OptKind;
+typedef enum OptKind { KIND_FLAG, KIND_INT, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST } OptKind;
 
 typedef struct OptRow {
     const char *name;
@@ -39,7 +39,7 @@ static const OptRow rows[] = {
 #define OPT(field, kind, name, letter, arg, lo, hi, commands, help)                                \
     {name,                                                                                         \
      letter,                                                                                       \
-     kind,                                                                                         \
+     KIND_##kind,                                                                                  \
      arg,                                                                                          \
      (double)(lo),                                                                                 \
      (double)(hi),                                                                                 \
@@ -127,10 +127,10 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
     bool *has = (bool *)((char *)o + row->has_at);
     *has = true;
     switch (row->kind) {
-    case FLAG:
+    case KIND_FLAG:
         *(bool *)field = true;
         return true;
-    case INT: {
+    case KIND_INT: {
         int64_t v;
         /* The bounds are exact as doubles except INT64_MAX, which no smaller check needs. */
         if (!str_to_int(str_from(value), INT64_MIN, INT64_MAX, &v) || (double)v < row->lo ||
@@ -140,7 +140,7 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
         memcpy(field, &v, sizeof v);
         return true;
     }
-    case REAL: {
+    case KIND_REAL: {
         double v;
         if (!str_to_double(str_from(value), &v) || v < row->lo || v > row->hi)
             return err_set(err, ERR_USAGE, "--%s: \"%.60s\" is no number from %g to %g", row->name,
@@ -148,17 +148,17 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
         memcpy(field, &v, sizeof v);
         return true;
     }
-    case TEXT:
+    case KIND_TEXT:
         memcpy(field, &value, sizeof value);
         return true;
-    case CHOICE: {
+    case KIND_CHOICE: {
         const char *v = NULL;
         if (!set_choice(row, value, &v, err))
             return false;
         memcpy(field, &v, sizeof v);
         return true;
     }
-    case LIST: {
+    case KIND_LIST: {
         OptionList *list = (OptionList *)(void *)field;
         if (list->n == OPTIONS_LIST_MAX)
             return err_set(err, ERR_USAGE, "--%s: given more than %d times", row->name,
@@ -206,15 +206,15 @@ static bool parse_option(Options *o, int argc, char **argv, int *i, Error *err)
                             ? find_row(arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2), 0)
                             : find_row(NULL, 0, arg[1]);
     /* -n64 is -n 64, but letters do not cluster. */
-    if (!row || (!is_long && arg[2] && row->kind == FLAG))
+    if (!row || (!is_long && arg[2] && row->kind == KIND_FLAG))
         return unknown(o, arg, err);
     if (!option_applies(row, o->command))
         return err_set(err, ERR_USAGE, "mere %s has no option --%s; see mere %s --help",
                        commands[o->command].name, row->name, commands[o->command].name);
     const char *value = eq ? eq + 1 : !is_long && arg[2] ? arg + 2 : NULL;
-    if (row->kind == FLAG && value)
+    if (row->kind == KIND_FLAG && value)
         return err_set(err, ERR_USAGE, "--%s takes no value", row->name);
-    if (row->kind != FLAG && !value) {
+    if (row->kind != KIND_FLAG && !value) {
         if (*i + 1 >= argc)
             return err_set(err, ERR_USAGE, "--%s wants %s", row->name, row->arg);
         value = argv[++*i];
@@ -291,7 +291,7 @@ bool options_parse(int argc, char **argv, Options *o, Error *err)
             return false;
         }
     }
-    if (option_applies(find_row("model", 5, 0), o->command) && !o->has_model)
+    if (option_applies(find_row("model", 5, 0), o->command) && !o->has_model && !o->has_from_bundle)
         return err_set(err, ERR_USAGE, "mere %s wants a MODEL: a directory, a .gguf file or a name",
                        commands[o->command].name);
     return true;
