@@ -5,7 +5,7 @@ bad=0
 names=$(mktemp)
 trap 'rm -f "$names"' EXIT
 # Every identifier of the sources, once.
-find . -path ./build -prune -o '(' -name '*.[ch]' -o -name '*.def' ')' -print | xargs cat | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort -u >"$names"
+find . -path ./build -prune -o '(' -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.comp' ')' -print | xargs cat | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort -u >"$names"
 for doc in *.md docs/*.md; do
     # `sched_step`, `CpuKernels`, `src/x/y.c`: snake_case with an underscore or a known extension
     for word in $(sed '/^```/,/^```/d' "$doc" | grep -oE '`[A-Za-z0-9_./-]+`' | tr -d '`' | sort -u); do
