@@ -45,5 +45,5 @@ set_source_files_properties(${amx} PROPERTIES COMPILE_OPTIONS "${skylake};-mavx5
 file(GLOB cli CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/cli/*.c")
 if(cli)
     add_executable(mere ${cli})
-    target_link_libraries(mere PRIVATE mere_serve mere_pull mere_engine)
+    target_link_libraries(mere PRIVATE mere_serve mere_pull mere_engine PkgConfig::EDIT)
 endif()

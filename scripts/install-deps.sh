@@ -6,7 +6,7 @@
 set -eu
 
 build="gcc libc6-dev make cmake ninja-build pkg-config
-    libjansson-dev libevent-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev libcurl4-openssl-dev
+    libjansson-dev libevent-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev libcurl4-openssl-dev libedit-dev
     libvulkan-dev glslc"
 test="libcmocka-dev binutils g++ mesa-vulkan-drivers vulkan-validationlayers"
 demo="python3-pip ca-certificates curl"

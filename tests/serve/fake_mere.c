@@ -490,6 +490,18 @@ int32_t mere_families(const MereFamily **out)
 
 /* ---- text ---- */
 
+bool mere_text_open(MereStr model, MereModel **out, MereError *err)
+{
+    static MereEngine engine; /* mere_model_info looks there */
+    if (!check_name(model, err))
+        return false;
+    *out = mem_zalloc(sizeof **out);
+    if (!*out)
+        return refuse(err, MERE_ERR_NOMEM, "out of memory: model");
+    (*out)->engine = &engine;
+    return true;
+}
+
 bool mere_tokenize(const MereModel *m, MereStr text, uint32_t flags, int32_t *ids, int64_t cap,
                    int64_t *n, MereError *err)
 {
