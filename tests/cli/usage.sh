@@ -10,7 +10,7 @@ for how in help --help -h; do
     cmp -s "$out" "$tmp/alone" || fail "mere $how differs from mere alone"
 done
 commands=$(sed -n 's/^  \([a-z][a-z]*\)  *[a-z].*/\1/p' "$tmp/alone" | grep -vx mere)
-for command in run logits info plan bench devices families version serve help; do
+for command in run logits info plan bench devices families version serve help pull list show rm; do
     printf '%s\n' "$commands" | grep -qx "$command" || fail "mere alone does not list $command"
 done
 for command in $commands; do

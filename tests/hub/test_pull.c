@@ -586,7 +586,6 @@ static void test_links(void **state)
     temp_text(&dir, "outside/model.safetensors", "mine");
     temp_text(&dir, "store/me/x", "");
     temp_path(&dir, "outside", path, sizeof path);
-    assert_int_equal(symlink(path, in_store("")), -1); /* needs the name without '/' */
     Error err;
     const char *link = arena_printf(&arena, &err, "%s/store/me/model", dir.path);
     assert_int_equal(symlink(path, link), 0);
@@ -663,7 +662,7 @@ static void test_bundle(void **state)
     options.store = arena_printf(&arena, &err, "%s/third", dir.path);
     const char *third = arena_printf(&arena, &err, "%s/me/model/config.json", options.store);
     const size_t spots[] = {
-        0, 100, 600, 1024, 1500, 5000, 200000, 500000, whole.len - 1024 - 512 - 400};
+        0, 100, 600, 1024, 900, 5000, 200000, 500000, whole.len - 1024 - 512 - 400};
     for (size_t i = 0; i < COUNT_OF(spots); i++) {
         copy[spots[i]] ^= 1;
         temp_write(&dir, "bad.tar", copy, whole.len);
