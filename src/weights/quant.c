@@ -3,6 +3,7 @@
 #include "base/num.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 enum { NAME_BYTES = 440, FP8_BLOCK = 128 };
@@ -82,7 +83,7 @@ static uint32_t word(const Tensor *t, int64_t i)
     return w;
 }
 
-/* The one number of a tensor of one element. */
+/* The one number of a tensor of one element: a factor, so neither zero nor infinite. */
 static bool one_number(const Job *j, const char *suffix, float *out, Error *err)
 {
     const Tensor *t;
@@ -91,7 +92,7 @@ static bool one_number(const Job *j, const char *suffix, float *out, Error *err)
     if (!is_number(t) || tensor_elements(t) != 1)
         return bad_tensor(j, t, err, "one number");
     *out = number(t, 0);
-    return true;
+    return (isfinite(*out) && *out != 0.0F) || bad_tensor(j, t, err, "a finite number, not zero");
 }
 
 /* ---- derived planes ---- */
@@ -235,8 +236,8 @@ static bool gptq_rows(const Job *j, RowView *out, Error *err)
     Affine p;
     if (!in_order(j, ".g_idx", group, err) || !begin_affine(j, bits, group, NULL, &p, out, err))
         return false;
-    for (int64_t w = 0; w < words; w++)
-        for (int64_t r = 0; r < j->n; r++)
+    for (int64_t r = 0; r < j->n; r++)
+        for (int64_t w = 0; w < words; w++)
             memcpy(p.codes + r * p.row_bytes + w * 4, q->data + (w * j->n + r) * 4, 4);
     for (int64_t g = 0; g < groups; g++)
         for (int64_t r = 0; r < j->n; r++) {
@@ -279,8 +280,8 @@ static bool awq_rows(const Job *j, RowView *out, Error *err)
     Affine p;
     if (!begin_affine(j, 4, group, NULL, &p, out, err))
         return false;
-    for (int64_t i = 0; i < j->k; i++)
-        for (int64_t c = 0; c < cols; c++) {
+    for (int64_t c = 0; c < cols; c++)
+        for (int64_t i = 0; i < j->k; i++) {
             const uint32_t w = word(q, i * cols + c);
             for (int b = 0; b < 8; b++)
                 p.codes[(c * 8 + awq_order[b]) * p.row_bytes + i / 2] |=

@@ -144,10 +144,12 @@ static void test_act_order(void **state)
 
 #define T(name, dtype, shape, from, to)                                                            \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" from "," to "]" \
-                                                                                               "}"
+    "}"
 #define GPTQ "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}"
 #define AWQ "{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}}"
 #define CT "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}"
+#define BITNET "{\"quantization_config\":{\"quant_method\":\"bitnet\"}}"
+#define BNB "{\"quantization_config\":{\"quant_method\":\"bitsandbytes\"}}"
 #define FP8 "{\"quantization_config\":{\"quant_method\":\"fp8\"}}"
 #define W8 T("q.weight", "F8_E4M3", "[8,32]", "0", "256") ","
 
@@ -215,6 +217,21 @@ static const struct {
        "128") "," T("q.weight_scale", "F8_E4M3", "[8,2]", "128",
                     "144") "," T("q.weight_global_scale", "F32", "[0]", "144", "144"),
      ERR_FORMAT, "one number"},
+    {BITNET,
+     T("q.weight", "U8", "[3,32]", "0", "96") "," T("q.weight_scale", "F32", "[1]", "96", "100"),
+     ERR_FORMAT, "quarters"},
+    {BITNET,
+     T("q.weight", "U8", "[2,32]", "0", "64") "," T("q.weight_scale", "F32", "[2]", "64", "72"),
+     ERR_FORMAT, "one number"},
+    {BNB,
+     T("q.weight", "U8", "[128,1]", "0", "128") "," T("q.weight.absmax", "F32", "[4]", "128",
+                                                      "144"),
+     ERR_FORMAT, "quant_state.bitsandbytes__nf4\" is missing"},
+    {BNB,
+     T("q.weight", "U8", "[128,1]", "0", "128") "," T(
+         "q.weight.absmax", "F32", "[4]", "128",
+         "144") "," T("q.weight.quant_state.bitsandbytes__nf4", "U8", "[20]", "144", "164"),
+     ERR_FORMAT, "q.weight.quant_state"},
 };
 
 static void test_damage(void **state)
