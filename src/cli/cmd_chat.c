@@ -5,6 +5,7 @@
 #include "base/jsonout.h"
 #include "cli/chatlog.h"
 #include "cli/cli.h"
+#include "cli/fetch.h"
 #include "cli/interrupt.h"
 #include "cli/lineedit.h"
 #include "cli/term.h"
@@ -698,6 +699,8 @@ static int run(Chat *chat)
     int rc;
     if (!take_options(chat, &err))
         return cli_fail(c, &err);
+    if (!fetch_missing(c, &rc))
+        return rc;
     cli_catch_interrupts(c);
     chat->interrupt_fd = c->interrupt_fd;
     if (!cli_open_model(c, &rc))

@@ -120,8 +120,8 @@ static bool add_table(Cli *c, StrBuf *b, const int32_t *ids, int64_t n, Error *e
 static bool tokenize(Cli *c, Arena *a, StrBuf *b, Error *err)
 {
     Str text;
-    int32_t *ids;
-    int64_t n;
+    int32_t *ids = NULL;
+    int64_t n = 0;
     if (!input_text(a, &c->o, &text, err) || !encode(c, a, text, &ids, &n, err))
         return false;
     if (c->o.json)
@@ -152,8 +152,8 @@ static bool check_ids(const Cli *c, const int32_t *ids, int64_t n, Error *err)
 static bool decode(Cli *c, Arena *a, StrBuf *b, Error *err)
 {
     Str text = str_from(c->o.decode);
-    int32_t *ids;
-    int64_t n;
+    int32_t *ids = NULL;
+    int64_t n = 0;
     size_t len = 0;
     MereError merr = {0};
     if ((str_is(text, "-") && !input_stdin(a, &text, err)) ||

@@ -30,7 +30,8 @@ struct LineEdit {
     size_t buf_at, buf_len;
 };
 
-/* Between two \1 libedit counts no columns. */
+/* Between two \1 libedit counts no columns; such a piece belongs to the character behind it, so
+ * that one at the end would be lost. */
 static const char *prompt(EditLine *el)
 {
     void *data = NULL;
@@ -38,7 +39,7 @@ static const char *prompt(EditLine *el)
     const LineEdit *l = data;
     if (!l->colour)
         return l->is_continued ? ". " : "> ";
-    return l->is_continued ? "\1\033[2m\1. \1\033[0m\1" : "\1\033[1;32m\1> \1\033[0m\1";
+    return l->is_continued ? "\1\033[2m\1.\1\033[0m\1 " : "\1\033[1;32m\1>\1\033[0m\1 ";
 }
 
 /* One character for libedit. Waiting is ours, so that Ctrl-C is seen at once and never lost. */

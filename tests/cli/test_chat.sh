@@ -97,7 +97,12 @@ wait $pid
 rc=$?
 [ $rc = 130 ] || fail "Ctrl-C in a pipe: exit code $rc"
 
-# Control characters never reach the terminal with the colours; --color always dims nothing in a pipe.
+# Colour: the prompt's ends before what is typed; none in a pipe.
+play 0 fake --color always -q <<'STEPS'
+wait >
+send /exit\r
+STEPS
+grep -q "$(printf '\033\[1;32m>\033\[0m ')" "$tmp/out" || fail "no coloured prompt: $(od -c "$tmp/out" | head -n 3)"
 printf 'hello\n' >"$tmp/in"
 expect 0 chat fake --color always -q
 [ "$(tr -cd '\033' <"$tmp/out" | wc -c)" = 0 ] || fail "colour on stdout that is no terminal"
