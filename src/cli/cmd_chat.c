@@ -373,6 +373,12 @@ static bool answer(Chat *chat, Arena *a, Error *err)
     (void)fflush(stdout); /* a write that fails is told of with the next piece, or at the end */
     if (!ok)
         return false;
+    if (chat->end.finish == MERE_FINISH_CANCELLED && chat->answer.len == 0) {
+        if (chat->is_terminal)
+            fputc('\n', stderr); /* behind the terminal's ^C */
+        return err_set(err, ERR_CANCELLED,
+                       "stopped before anything came: the conversation is as it was");
+    }
     chat->n_turns++;
     note_end(chat, limit);
     return chatlog_add(&chat->log, CHAT_ASSISTANT, strbuf_str(&chat->answer), err);

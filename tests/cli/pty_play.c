@@ -1,9 +1,9 @@
 /* pty_play SCRIPT PROGRAM ARGS...: runs a program on a pseudo-terminal as a person would.
  *
- * Each line of SCRIPT is a step: "send TEXT" types TEXT (\r Enter, \xNN a byte, \\ a backslash),
- * "wait TEXT" waits until TEXT appears in what came after the last match. After the last step the
- * program must end by itself. What it wrote goes to stdout, its exit code is ours; 99 when a step
- * failed. */
+ * Each line of SCRIPT is a step: "send TEXT" types TEXT, "wait TEXT" waits until TEXT appears in
+ * what came after the last match; in both \r is Enter, \xNN a byte, \\ a backslash. After the last
+ * step the program must end by itself. What it wrote goes to stdout, its exit code is ours; 99 when
+ * a step failed. */
 #include <errno.h>
 #include <poll.h>
 #include <pty.h>
@@ -57,8 +57,10 @@ static bool wait_for(int fd, const char *text)
     }
 }
 
-static bool type(int fd, const char *text)
+/* In place: \r, \xNN and \\ become their bytes. */
+static void unescape(char *text)
 {
+    char *to = text;
     for (const char *p = text; *p; p++) {
         char byte = *p;
         if (*p == '\\' && p[1] == 'r') {
@@ -71,10 +73,15 @@ static bool type(int fd, const char *text)
         } else if (*p == '\\' && p[1] == '\\') {
             p++;
         }
-        if (write(fd, &byte, 1) != 1)
-            return false;
+        *to++ = byte;
     }
-    return true;
+    *to = '\0';
+}
+
+static bool type(int fd, const char *text)
+{
+    const size_t n = strlen(text);
+    return write(fd, text, n) == (ssize_t)n;
 }
 
 static bool play(int fd, FILE *script)
@@ -82,6 +89,7 @@ static bool play(int fd, FILE *script)
     char line[4096];
     while (fgets(line, sizeof line, script)) {
         line[strcspn(line, "\n")] = '\0';
+        unescape(line);
         const bool is_send = strncmp(line, "send ", 5) == 0;
         if (!is_send && strncmp(line, "wait ", 5) != 0) {
             fprintf(stderr, "pty_play: no step: %s\n", line);

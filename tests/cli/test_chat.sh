@@ -37,6 +37,19 @@ wait >
 send /exit\r
 STEPS
 "$JSON_GET" 1.role <said.json | grep -qx assistant || fail "a stopped answer is not kept"
+# Before anything came: the message is taken back.
+play 0 fake --color never <<'STEPS'
+wait >
+send @stall\r
+wait @stall\r\x0a
+send \x03
+wait stopped before anything came
+wait >
+send /save none.json\r
+wait 0 messages
+wait >
+send /exit\r
+STEPS
 play 130 fake --color never <<'STEPS'
 wait >
 send @slow @long\r

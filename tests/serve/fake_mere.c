@@ -523,7 +523,8 @@ bool mere_detokenize(const MereModel *m, const int32_t *ids, int64_t n_ids, char
     char text[16];
     snprintf(text, sizeof text, "<%d>", ids[0]);
     *n = strlen(text);
-    memcpy(out, text, *n < cap ? *n : cap);
+    if (cap > 0)
+        memcpy(out, text, *n < cap ? *n : cap);
     return true;
 }
 
