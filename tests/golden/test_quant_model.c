@@ -218,8 +218,9 @@ static void write_model(const char *dir, const Scheme *s, const Checkpoint *from
             fail_msg("%s: %s", s->name, err.msg);
         for (int r = 0; r < m->n; r++)
             format_dequant_row(&v, r, value + (ptrdiff_t)r * m->k);
-        strcat(name, ".weight");
-        add_f32(&w, name, m->n, m->k, value);
+        char full[210];
+        snprintf(full, sizeof full, "%s.weight", name);
+        add_f32(&w, full, m->n, m->k, value);
     }
     const int n = snprintf(config, sizeof config,
                            "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,"
