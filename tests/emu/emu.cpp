@@ -761,9 +761,10 @@ static void start_once()
     KERNELS(selftest)
 #undef KERNELS
     run.main = fiber_new(0);
+    static char handler_stack[64 << 10];
     stack_t alt = {};
-    alt.ss_size = 64 << 10;
-    alt.ss_sp = malloc(alt.ss_size);
+    alt.ss_size = sizeof handler_stack;
+    alt.ss_sp = handler_stack;
     struct sigaction sa = {};
     sa.sa_handler = crashed;
     sa.sa_flags = SA_ONSTACK | SA_RESETHAND;

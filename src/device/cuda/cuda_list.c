@@ -58,7 +58,7 @@ static bool describe(int index, int driver, DeviceInfo *out, Error *err)
         !cuda_api_device_pci(out->pci, (int)sizeof out->pci, dev, err) ||
         !free_memory(dev, &out->free_bytes, err))
         return false;
-    snprintf(out->id, sizeof out->id, "cuda:%d", index);
+    snprintf(out->id, sizeof out->id, "cuda:%d", index % DEVICES_MAX);
     snprintf(out->arch, sizeof out->arch, "sm_%d", major * 10 + minor);
     driver_name(driver, out->driver, sizeof out->driver);
     feature_words(major * 10 + minor, out->features, sizeof out->features);
