@@ -2,12 +2,23 @@
 # src/device/vulkan/shaders/shaders.def and src/device/cuda/kernels/kernels.def.
 #   MERE_VULKAN  AUTO (where glslc is found), ON, OFF
 #   MERE_CUDA    AUTO (where nvcc is found), ON, OFF
-# Without them the backends are there and say what the program was built without.
+# Without them the backends are there and say what the program was built without; the configure step says so too.
 set(MERE_VULKAN AUTO CACHE STRING "embed Vulkan shaders: AUTO, ON, OFF")
 set(MERE_CUDA AUTO CACHE STRING "embed CUDA kernels: AUTO, ON, OFF")
-# Each entry is an nvcc -gencode argument.
-set(MERE_CUDA_CODE "arch=compute_90a,code=sm_90a" "arch=compute_75,code=compute_75"
-    CACHE STRING "targets of the CUDA kernels, as nvcc -gencode takes them; docs/gpu.md has the release set")
+# The targets of the CUDA kernels, each as nvcc -gencode takes it: one binary and PTX for everything else from Turing on, or (preset
+# release-wide) a binary for every architecture, so that nothing is compiled when the program starts.
+set(cuda_default "arch=compute_90a,code=sm_90a" "arch=compute_75,code=compute_75")
+set(cuda_wide "arch=compute_75,code=sm_75" "arch=compute_80,code=sm_80" "arch=compute_86,code=sm_86" "arch=compute_89,code=sm_89"
+    "arch=compute_90a,code=sm_90a" "arch=compute_100,code=sm_100" "arch=compute_120,code=sm_120"
+    "arch=compute_75,code=compute_75" "arch=compute_120,code=compute_120")
+set(MERE_CUDA_CODE default CACHE STRING "targets of the CUDA kernels: default, wide, or nvcc -gencode arguments (docs/gpu.md)")
+option(MERE_CUDA_LINEINFO "line numbers in CUDA kernels, for profilers" OFF)
+set(gpu_cache "${CMAKE_SOURCE_DIR}/build/gpu-cache")
+if(DEFINED ENV{MERE_GPU_CACHE})
+    set(gpu_cache "$ENV{MERE_GPU_CACHE}")
+endif()
+set(MERE_GPU_CACHE "${gpu_cache}" CACHE STRING
+    "compiled CUDA kernels that all build directories share (scripts/nvcc-cached.sh); empty: none")
 
 function(mere_embed out symbol file)
     file(GENERATE OUTPUT "${out}" CONTENT
@@ -52,6 +63,13 @@ if(GLSLC AND VULKAN_HEADERS AND NOT MERE_VULKAN STREQUAL "OFF")
     endforeach()
     set(with_vulkan 1)
 endif()
+if(NOT with_vulkan)
+    if(MERE_VULKAN STREQUAL "OFF")
+        message(STATUS "Vulkan: left out (MERE_VULKAN=OFF)")
+    else()
+        message(NOTICE "-- Vulkan: left out; it needs glslc and the Vulkan headers (Debian: glslc libvulkan-dev)")
+    endif()
+endif()
 # Without shaders or headers the backend is vk_none.c alone.
 file(GLOB vulkan_off CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/device/vulkan/*.c")
 if(with_vulkan)
@@ -71,18 +89,32 @@ set(kernels_def "${CMAKE_SOURCE_DIR}/src/device/cuda/kernels/kernels.def")
 if(NVCC AND NOT MERE_CUDA STREQUAL "OFF")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${kernels_def}")
     file(STRINGS "${kernels_def}" lines REGEX "^KERNELS\\(")
-    list(TRANSFORM MERE_CUDA_CODE PREPEND "-gencode=" OUTPUT_VARIABLE gencode)
+    set(code ${MERE_CUDA_CODE})
+    if(MERE_CUDA_CODE STREQUAL "default")
+        set(code ${cuda_default})
+    elseif(MERE_CUDA_CODE STREQUAL "wide")
+        set(code ${cuda_wide})
+    endif()
+    list(TRANSFORM code PREPEND "-gencode=" OUTPUT_VARIABLE gencode)
+    set(nvcc_flags -fatbin -std=c++17 -O3 -Werror all-warnings $<$<BOOL:${MERE_CUDA_LINEINFO}>:-lineinfo> ${gencode})
     foreach(line ${lines})
         string(REGEX MATCH "^KERNELS\\(([a-z0-9_]+)\\)" _ "${line}")
         set(name ${CMAKE_MATCH_1})
         set(source "${CMAKE_SOURCE_DIR}/src/device/cuda/kernels/${name}.cu")
         set(fatbin "${gpu_out}/${name}.fatbin")
-        add_custom_command(OUTPUT "${fatbin}" DEPENDS "${source}" DEPFILE "${fatbin}.d" VERBATIM
-            COMMAND ${NVCC} -fatbin -std=c++17 -O3 -lineinfo -Werror all-warnings ${gencode} -I "${CMAKE_SOURCE_DIR}/src/device/gpu"
-                -MD -MF "${fatbin}.d" -o "${fatbin}" "${source}")
+        add_custom_command(OUTPUT "${fatbin}" DEPENDS "${source}" "${CMAKE_SOURCE_DIR}/scripts/nvcc-cached.sh" DEPFILE "${fatbin}.d"
+            VERBATIM COMMAND_EXPAND_LISTS
+            COMMAND sh "${CMAKE_SOURCE_DIR}/scripts/nvcc-cached.sh" "${MERE_GPU_CACHE}" "${NVCC}" "${source}" "${fatbin}"
+                "${CMAKE_SOURCE_DIR}/src/device/gpu" ${nvcc_flags})
         mere_embed("${gpu_out}/${name}.fatbin.S" "mere_fatbin_${name}" "${fatbin}")
         target_sources(mere_device PRIVATE "${gpu_out}/${name}.fatbin.S")
     endforeach()
     set(with_cuda 1)
+else()
+    if(MERE_CUDA STREQUAL "OFF")
+        message(STATUS "CUDA: left out (MERE_CUDA=OFF)")
+    else()
+        message(NOTICE "-- CUDA: left out; it needs nvcc")
+    endif()
 endif()
 target_compile_definitions(mere_device PRIVATE MERE_WITH_CUDA=$<BOOL:${with_cuda}>)

@@ -6,9 +6,9 @@
 set -eu
 
 build="gcc libc6-dev make cmake ninja-build pkg-config
-    libjansson-dev libevent-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev
+    libjansson-dev libevent-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev libcurl4-openssl-dev libedit-dev
     libvulkan-dev glslc"
-test="libcmocka-dev binutils mesa-vulkan-drivers vulkan-validationlayers"
+test="libcmocka-dev binutils g++ mesa-vulkan-drivers vulkan-validationlayers"
 demo="python3-pip ca-certificates curl"
 ci="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev git"
 

@@ -29,14 +29,15 @@ int64_t format_row_bytes(FormatId id, int64_t k)
 /* Bytes of one entry of the scale (and bias) plane. */
 static int64_t scale_bytes(const RowView *v)
 {
-    return v->biases ? formats[v->scale_format].block_bytes : 1;
+    const bool numbers = v->biases || v->format == FMT_FP8 || v->format == FMT_NF4;
+    return numbers ? formats[v->scale_format].block_bytes : 1;
 }
 
 int64_t rowview_bytes(const RowView *v)
 {
     int64_t row = format_row_bytes(v->format, v->k);
     if (formats[v->format].kind == FMT_PLANE)
-        row += v->k / v->group * scale_bytes(v) * (v->biases ? 2 : 1);
+        row += ((int64_t)v->k + v->group - 1) / v->group * scale_bytes(v) * (v->biases ? 2 : 1);
     return row * v->n;
 }
 
@@ -98,14 +99,59 @@ static void affine(const RowView *v, int64_t r, int from, int n, float *out)
     }
 }
 
+/* Quantiles of the normal distribution, as bitsandbytes writes them (create_normal_map). */
+static const float nf4_values[16] = {-1.0F,
+                                     -0.6961928009986877F,
+                                     -0.5250730514526367F,
+                                     -0.39491748809814453F,
+                                     -0.28444138169288635F,
+                                     -0.18477343022823334F,
+                                     -0.09105003625154495F,
+                                     0.0F,
+                                     0.07958029955625534F,
+                                     0.16093020141124725F,
+                                     0.24611230194568634F,
+                                     0.33791524171829224F,
+                                     0.44070982933044434F,
+                                     0.5626170039176941F,
+                                     0.7229568362236023F,
+                                     1.0F};
+
+const float *format_nf4_values(void)
+{
+    return nf4_values;
+}
+
+/* Codes times the number of their group. */
+static void scaled(const RowView *v, int64_t r, int from, int n, float *out)
+{
+    const uint8_t *q = v->data + r * v->row_bytes;
+    const uint8_t *scales = v->scales + r * v->scale_row_bytes;
+    for (int i = from; i < from + n; i++) {
+        const float scale = plain_at(scales, v->scale_format, i / v->group);
+        const float code =
+            v->format == FMT_FP8 ? format_e4m3(q[i]) : nf4_values[q[i / 2] >> (i % 2 ? 0 : 4) & 15];
+        out[i - from] = code * scale;
+    }
+}
+
+/* Scale of a byte plane. */
+static float micro_scale(const RowView *v, uint8_t s)
+{
+    if (v->format == FMT_NVFP4P)
+        return format_e4m3(s);
+    if (v->format != FMT_NVFP4S)
+        return num_from_e8m0(s);
+    return v->factor_divides ? format_e4m3(s) / v->factor : format_e4m3(s) * v->factor;
+}
+
 /* Microscaling planes: e2m1 or e4m3 codes, e8m0 or e4m3 scales. */
 static void micro(const RowView *v, int64_t r, int from, int n, float *out)
 {
     const uint8_t *q = v->data + r * v->row_bytes;
     const uint8_t *scales = v->scales + r * v->scale_row_bytes;
     for (int i = from; i < from + n; i++) {
-        const uint8_t s = scales[i / v->group];
-        const float scale = v->format == FMT_NVFP4P ? format_e4m3(s) : num_from_e8m0(s);
+        const float scale = micro_scale(v, scales[i / v->group]);
         out[i - from] =
             scale * (v->format == FMT_MXFP8P ? format_e4m3(q[i])
                                              : format_e2m1[q[i / 2] >> (i % 2 * 4) & 15]);
@@ -126,6 +172,8 @@ void format_dequant_part(const RowView *v, int64_t r, int from, int n, float *ou
             out[i] = plain_at(p, v->format, from + i);
     } else if (v->biases) {
         affine(v, r, from, n, out);
+    } else if (v->format == FMT_FP8 || v->format == FMT_NF4) {
+        scaled(v, r, from, n, out);
     } else {
         micro(v, r, from, n, out);
     }

@@ -33,7 +33,8 @@ const FormatInfo *format_info(FormatId id);
 typedef struct RowView {
     const uint8_t *data;   /* row r at data + r * row_bytes */
     const uint8_t *scales; /* PLANE only: row r at scales + r * scale_row_bytes, k / group entries
-                              of scale_format (e8m0 bytes for MXFP4P) */
+                              of scale_format (e8m0 bytes for MXFP4P). FP8: any group, the last
+                              may be short; scale_row_bytes 0 is one row of scales for all */
     const uint8_t *biases; /* affine only; rows as scales */
     int64_t row_bytes;
     int64_t scale_row_bytes;
@@ -42,7 +43,9 @@ typedef struct RowView {
     int group; /* elements that share a scale: PLANE 32, 64, 128; BLOCK and PLAIN: the table's block
                 */
     FormatId format;
-    FormatId scale_format; /* FMT_F32, FMT_F16 or FMT_BF16; affine only */
+    FormatId scale_format; /* FMT_F32, FMT_F16 or FMT_BF16; affine, FP8 and NF4 */
+    float factor;          /* NVFP4S: of every scale */
+    bool factor_divides;   /* scales are divided by it */
 } RowView;
 
 /* Bytes of one row of k elements in `data`. -1 when k is no multiple of the block. */
@@ -51,6 +54,9 @@ int64_t format_row_bytes(FormatId id, int64_t k);
 int64_t rowview_bytes(const RowView *v);
 /* Rows [from, from + n) of v. */
 RowView rowview_slice(const RowView *v, int64_t from, int64_t n);
+
+/* The 16 values of NF4's codes. */
+const float *format_nf4_values(void);
 
 /* out[k] f32 = row r of v. The definition of each format: scalar, one rounding per operation as in
  * the source named in formats.def, so golden/quant is met bit for bit. 0 <= r < v->n. */

@@ -169,9 +169,10 @@ bool cli_open_model(Cli *c, int *exit_code)
     }
     c->load_ms += clock_ms() - start;
     const MereStr device = mere_engine_device(c->engine);
-    if (c->is_auto && c->o.command == CMD_RUN) /* the others say it in their results */
+    if (c->is_auto && (c->o.command == CMD_RUN ||
+                       c->o.command == CMD_CHAT)) /* the others say it in their results */
         cli_note(c, "device %.*s", (int)device.len, device.ptr);
-    if (c->o.command != CMD_BENCH && c->o.command != CMD_LOGITS)
+    if (c->o.command != CMD_BENCH && c->o.command != CMD_LOGITS && c->o.command != CMD_PERPLEXITY)
         note_context(c);
     return true;
 }

@@ -1,7 +1,8 @@
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/jsonout.h"
 #include "cli/cli.h"
+#include "cli/fetch.h"
+#include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/term.h"
 
@@ -10,12 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum {
-    PROMPT_MAX = 64 << 20,
-    ANSWER_MAX = 256 << 20,
-    TOKEN_MAX = 256,
-    BIAS_MAX = OPTIONS_LIST_MAX
-};
+enum { ANSWER_MAX = 256 << 20, TOKEN_MAX = 256, BIAS_MAX = OPTIONS_LIST_MAX };
 
 typedef struct Run {
     Cli *c;
@@ -33,56 +29,10 @@ typedef struct Run {
 
 /* ---- the prompt ---- */
 
-static bool read_stream(Arena *a, FILE *f, const char *name, Str *out, Error *err)
-{
-    StrBuf b;
-    strbuf_init(&b, PROMPT_MAX);
-    char buf[65536];
-    size_t n;
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && !b.failed)
-        strbuf_add(&b, buf, n);
-    bool ok = !ferror(f) || err_set(err, ERR_IO, "%s: cannot read: %s", name, strerror(errno));
-    ok = ok && strbuf_check(&b, name, err);
-    if (ok) {
-        out->ptr = arena_strdup(a, b.ptr ? b.ptr : "", b.len, err);
-        out->len = b.len;
-        ok = out->ptr != NULL;
-    }
-    strbuf_free(&b);
-    return ok;
-}
-
-/* The exit code for files is that of models: a prompt that is not there is a wrong argument. */
-static bool read_prompt_file(Arena *a, const char *path, Str *out, Error *err)
-{
-    if (file_read(a, path, PROMPT_MAX, out, err))
-        return true;
-    if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
-        err->code = ERR_USAGE;
-    return err_wrap(err, "--file");
-}
-
 /* Of what no --seed was given for: odd, and exact in every reader of JSON (53 bits). */
 static uint64_t clock_seed(void)
 {
     return (clock_ns() * 0x9e3779b97f4a7c15U >> 12) | 1;
-}
-
-static bool get_prompt(Run *r, Str *out, Error *err)
-{
-    const Options *o = &r->c->o;
-    if (o->has_prompt && o->has_file)
-        return err_set(err, ERR_USAGE, "--prompt and --file exclude each other");
-    if (o->has_prompt) {
-        *out = str_from(o->prompt);
-        return true;
-    }
-    if (o->has_file && strcmp(o->file, "-") != 0)
-        return read_prompt_file(&r->arena, o->file, out, err);
-    if (!o->has_file && isatty(STDIN_FILENO))
-        return err_set(err, ERR_USAGE,
-                       "no prompt: give -p TEXT, -f FILE or text on standard input");
-    return read_stream(&r->arena, stdin, "standard input", out, err);
 }
 
 static void add_message(StrBuf *b, const char *role, Str content)
@@ -130,7 +80,7 @@ static bool prepare_prompt(Run *r, Str text, Error *err)
         return true;
     }
     StrBuf b;
-    strbuf_init(&b, (size_t)PROMPT_MAX * 8);
+    strbuf_init(&b, (size_t)INPUT_MAX * 8);
     strbuf_add_cstr(&b, "[");
     if (o->has_system)
         add_message(&b, "system", str_from(o->system));
@@ -340,8 +290,10 @@ static int run(Run *r)
     Str text;
     int rc;
     MereRequest req;
-    if (!get_prompt(r, &text, &err) || !set_request(r, &req, &err))
+    if (!input_text(&r->arena, &c->o, &text, &err) || !set_request(r, &req, &err))
         return cli_fail(c, &err);
+    if (!fetch_missing(c, &rc))
+        return rc;
     cli_catch_interrupts(c);
     if (!cli_open_model(c, &rc))
         return rc;

@@ -44,6 +44,14 @@ bool interrupt_pending(void)
     return interrupt_signal != 0;
 }
 
+void interrupt_rearm(void)
+{
+    uint64_t n;
+    if (interrupt_fd >= 0 && read((int)interrupt_fd, &n, sizeof n) < 0 && errno != EAGAIN)
+        return; /* stays heard: the next one ends the process */
+    interrupt_signal = 0;
+}
+
 int interrupt_exit_code(void)
 {
     return 128 + (int)interrupt_signal;

@@ -11,6 +11,8 @@ int interrupt_install(void);
 /* The signals end the process again, as they did before. */
 void interrupt_remove(void);
 bool interrupt_pending(void);
+/* Forgets the one that was heard: the next one is the first again. */
+void interrupt_rearm(void);
 /* What the process should exit with: 130 after SIGINT, 143 after SIGTERM. */
 int interrupt_exit_code(void);
 

@@ -8,7 +8,7 @@ enum { NAME_MAX_LEN = 40, HELP_COLUMN = 30 };
 #define COMMAND(id, name, arguments, what) id = 1U << CMD_##id,
 enum {
 #include "cli/commands.def"
-    MODEL_ALL = RUN | SERVE | BENCH | LOGITS,
+    MODEL_ALL = RUN | CHAT | SERVE | BENCH | PERPLEXITY | LOGITS,
     DEVICE_ALL = MODEL_ALL | PLAN | INFO,
     ALL = (1U << CMD_COUNT) - 1
 };
@@ -22,7 +22,7 @@ static const struct {
 #undef COMMAND
 };
 
-typedef enum OptKind { FLAG, INT, REAL, TEXT, CHOICE, LIST } OptKind;
+typedef enum OptKind { KIND_FLAG, KIND_INT, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST } OptKind;
 
 typedef struct OptRow {
     const char *name;
@@ -39,7 +39,7 @@ static const OptRow rows[] = {
 #define OPT(field, kind, name, letter, arg, lo, hi, commands, help)                                \
     {name,                                                                                         \
      letter,                                                                                       \
-     kind,                                                                                         \
+     KIND_##kind,                                                                                  \
      arg,                                                                                          \
      (double)(lo),                                                                                 \
      (double)(hi),                                                                                 \
@@ -127,10 +127,10 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
     bool *has = (bool *)((char *)o + row->has_at);
     *has = true;
     switch (row->kind) {
-    case FLAG:
+    case KIND_FLAG:
         *(bool *)field = true;
         return true;
-    case INT: {
+    case KIND_INT: {
         int64_t v;
         /* The bounds are exact as doubles except INT64_MAX, which no smaller check needs. */
         if (!str_to_int(str_from(value), INT64_MIN, INT64_MAX, &v) || (double)v < row->lo ||
@@ -140,7 +140,7 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
         memcpy(field, &v, sizeof v);
         return true;
     }
-    case REAL: {
+    case KIND_REAL: {
         double v;
         if (!str_to_double(str_from(value), &v) || v < row->lo || v > row->hi)
             return err_set(err, ERR_USAGE, "--%s: \"%.60s\" is no number from %g to %g", row->name,
@@ -148,17 +148,17 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
         memcpy(field, &v, sizeof v);
         return true;
     }
-    case TEXT:
+    case KIND_TEXT:
         memcpy(field, &value, sizeof value);
         return true;
-    case CHOICE: {
+    case KIND_CHOICE: {
         const char *v = NULL;
         if (!set_choice(row, value, &v, err))
             return false;
         memcpy(field, &v, sizeof v);
         return true;
     }
-    case LIST: {
+    case KIND_LIST: {
         OptionList *list = (OptionList *)(void *)field;
         if (list->n == OPTIONS_LIST_MAX)
             return err_set(err, ERR_USAGE, "--%s: given more than %d times", row->name,
@@ -172,13 +172,26 @@ static bool set_value(Options *o, const OptRow *row, const char *value, Error *e
 
 /* ---- the command line ---- */
 
-static const OptRow *find_row(const char *name, size_t len, char letter)
+/* By name, or by letter when that is not 0. A name may mean one thing to one command and another to
+ * the next: the row of `id` goes before others. */
+static const OptRow *find_row(const char *name, size_t len, char letter, CommandId id)
 {
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (letter ? rows[i].letter == letter
-                   : strlen(rows[i].name) == len && strncmp(rows[i].name, name, len) == 0)
-            return &rows[i];
-    return NULL;
+    const OptRow *found = NULL;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const OptRow *row = &rows[i];
+        if (letter ? row->letter != letter
+                   : strlen(row->name) != len || strncmp(row->name, name, len) != 0)
+            continue;
+        if (option_applies(row, id))
+            return row;
+        found = found ? found : row;
+    }
+    return found;
+}
+
+static bool takes_model(CommandId id)
+{
+    return option_applies(find_row("model", 5, 0, id), id);
 }
 
 static bool unknown(const Options *o, const char *arg, Error *err)
@@ -202,19 +215,19 @@ static bool parse_option(Options *o, int argc, char **argv, int *i, Error *err)
     const char *arg = argv[*i];
     const bool is_long = arg[1] == '-';
     const char *eq = is_long ? strchr(arg, '=') : NULL;
-    const OptRow *row = is_long
-                            ? find_row(arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2), 0)
-                            : find_row(NULL, 0, arg[1]);
+    const size_t name_len = eq ? (size_t)(eq - arg - 2) : strlen(arg + 2);
+    const OptRow *row = is_long ? find_row(arg + 2, name_len, 0, o->command)
+                                : find_row(NULL, 0, arg[1], o->command);
     /* -n64 is -n 64, but letters do not cluster. */
-    if (!row || (!is_long && arg[2] && row->kind == FLAG))
+    if (!row || (!is_long && arg[2] && row->kind == KIND_FLAG))
         return unknown(o, arg, err);
     if (!option_applies(row, o->command))
         return err_set(err, ERR_USAGE, "mere %s has no option --%s; see mere %s --help",
                        commands[o->command].name, row->name, commands[o->command].name);
     const char *value = eq ? eq + 1 : !is_long && arg[2] ? arg + 2 : NULL;
-    if (row->kind == FLAG && value)
+    if (row->kind == KIND_FLAG && value)
         return err_set(err, ERR_USAGE, "--%s takes no value", row->name);
-    if (row->kind != FLAG && !value) {
+    if (row->kind != KIND_FLAG && !value) {
         if (*i + 1 >= argc)
             return err_set(err, ERR_USAGE, "--%s wants %s", row->name, row->arg);
         value = argv[++*i];
@@ -224,10 +237,9 @@ static bool parse_option(Options *o, int argc, char **argv, int *i, Error *err)
 
 static bool parse_argument(Options *o, const char *arg, Error *err)
 {
-    const bool takes_model = option_applies(find_row("model", 5, 0), o->command);
     if (o->command == CMD_HELP && !o->topic) {
         o->topic = arg;
-    } else if (takes_model && !o->has_model) {
+    } else if (takes_model(o->command) && !o->has_model) {
         o->model = arg;
         o->has_model = true;
     } else {
@@ -291,7 +303,7 @@ bool options_parse(int argc, char **argv, Options *o, Error *err)
             return false;
         }
     }
-    if (option_applies(find_row("model", 5, 0), o->command) && !o->has_model)
+    if (takes_model(o->command) && !o->has_model && !o->has_from_bundle)
         return err_set(err, ERR_USAGE, "mere %s wants a MODEL: a directory, a .gguf file or a name",
                        commands[o->command].name);
     return true;
@@ -342,6 +354,6 @@ void options_print_help(FILE *to, CommandId id)
         else
             fprintf(to, "  %s\n  %-*s %s\n", left, HELP_COLUMN, "", r->help);
     }
-    if (option_applies(find_row("device", 6, 0), id))
+    if (option_applies(find_row("device", 6, 0, id), id))
         fputs("\nenvironment: MERE_DEVICE, MERE_HOME (the model store)\n", to);
 }

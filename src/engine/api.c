@@ -201,10 +201,22 @@ MereModel *mere_model_ref(MereModel *m)
     return m;
 }
 
+/* What mere_text_open opened. */
+static void close_text(MereModel *m)
+{
+    tokenizer_close(m->tokenizer);
+    load_headers_free(&m->h);
+    mem_free(m);
+}
+
 void mere_model_close(MereModel *m)
 {
-    if (m && atomic_fetch_sub(&m->refs, 1) == 1)
+    if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    if (m->engine)
         load_close(m);
+    else
+        close_text(m);
 }
 
 void mere_model_info(const MereModel *m, MereInfo *info)
@@ -263,6 +275,29 @@ static bool need_tokenizer(const MereModel *m, Error *err)
 {
     return m->tokenizer ||
            err_set(err, ERR_NOT_FOUND, "%s has no tokenizer.json: give token ids", m->h.path);
+}
+
+bool mere_text_open(MereStr model, MereModel **out, MereError *err)
+{
+    Error own;
+    json_setup();
+    MereModel *m = mem_zalloc(sizeof *m);
+    if (!m) {
+        err_nomem(&own, "model", sizeof *m);
+        return give_error(&own, err);
+    }
+    atomic_init(&m->refs, 1);
+    (void)err_set(&m->chat_error, ERR_UNSUPPORTED, "the model was opened for its tokenizer alone");
+    const bool ok = file_guard_install(&own) && load_headers(NULL, model, NULL, &m->h, &own) &&
+                    load_tokenizer(m->h.ck, &m->h.arena, &m->tokenizer, &own) &&
+                    need_tokenizer(m, &own) &&
+                    info_fill(&m->h.arena, m->h.model, m->tokenizer, &m->info, &own);
+    if (!ok) {
+        mere_model_close(m);
+        return give_error(&own, err);
+    }
+    *out = m;
+    return true;
 }
 
 static bool encode(const MereModel *m, Arena *a, Str text, uint32_t flags, TokenIds *out,
@@ -395,6 +430,8 @@ static bool submit(MereModel *m, const MereRequest *req, uint64_t *id, Error *er
         return err_set(err, ERR_USAGE, "MereRequest.size is %zu: use MERE_REQUEST_INIT",
                        req ? req->size : 0);
     memcpy(&own, req, req->size < sizeof own ? req->size : sizeof own);
+    if (!m->engine)
+        return err_set(err, ERR_USAGE, "the model was opened for its tokenizer alone");
     Arena a;
     arena_init(&a, "prompt");
     TokenIds ids;

@@ -62,7 +62,7 @@ static bool fill_eos(Arena *a, const Model *m, const Tokenizer *tokenizer, MereI
 
 static int64_t count_params(const Model *m)
 {
-    int64_t n = m->derived_bytes / (int64_t)sizeof(float);
+    int64_t n = (m->derived_bytes - m->derived_weight_bytes) / (int64_t)sizeof(float);
     for (int i = 0; i < m->n_weights; i++) {
         const Weight *w = m->weights[i];
         bool again = false; /* a tied head is the embedding again */

@@ -59,6 +59,7 @@ struct Model {
     int max_ctx; /* max_position_embeddings */
     /* Ledger of what was derived (f32 copies), and every weight for `place`. */
     int64_t derived_bytes;
+    int64_t derived_weight_bytes; /* of them, weights whose file's layout is no use */
     const Weight **weights;
     int n_weights, cap_weights;
 };

@@ -131,9 +131,12 @@ bool model_weight(Model *m, Weight *out, const char *name, int k, ShardRole role
 {
     if (!begin_weight(m, out, name, k, role, rows, n_rows, 0, err))
         return false;
+    CheckpointSpace space = {.arena = m->arena};
     for (int i = 0; i < n_rows; i++)
-        if (!checkpoint_rows(m->ck, rows[i].stem, rows[i].n, k, &out->segs[i], err))
+        if (!checkpoint_rows_derived(m->ck, &space, rows[i].stem, rows[i].n, k, &out->segs[i], err))
             return false;
+    m->derived_bytes += space.bytes;
+    m->derived_weight_bytes += space.bytes;
     return load_bias(m, out, rows, n_rows, err) && list_weight(m, out, err);
 }
 
@@ -219,15 +222,18 @@ bool model_experts(Model *m, Weight *out, const char *prefix, int n_experts, int
 {
     if (!begin_weight(m, out, prefix, k, SHARD_EXPERT, projs, n_projs, n_experts, err))
         return false;
+    CheckpointSpace space = {.arena = m->arena};
     for (int i = 0; i < n_projs; i++) {
         const char *stem = model_name(m, err, "%s.%s", prefix, projs[i].stem);
         if (!stem)
             return false;
         for (int e = 0; e < n_experts; e++)
-            if (!checkpoint_expert_rows(m->ck, stem, e, n_experts, projs[i].n, k,
-                                        &out->segs[(int64_t)e * n_projs + i], err))
+            if (!checkpoint_expert_rows_derived(m->ck, &space, stem, e, n_experts, projs[i].n, k,
+                                                &out->segs[(int64_t)e * n_projs + i], err))
                 return false;
     }
+    m->derived_bytes += space.bytes;
+    m->derived_weight_bytes += space.bytes;
     return list_weight(m, out, err);
 }
 

@@ -206,6 +206,15 @@ static const BpePair *pair_find(const Bpe *b, int32_t left, int32_t right)
     return NULL;
 }
 
+void bpe_pair(const Bpe *b, int32_t left, int32_t right, uint32_t *rank, int32_t *id)
+{
+    const BpePair *p = pair_find(b, left, right);
+    if (p) {
+        *rank = p->rank;
+        *id = (int32_t)p->id - 1;
+    }
+}
+
 bool bpe_work_init(BpeWork *w, size_t text_bytes, Error *err)
 {
     *w = (BpeWork){0};
@@ -225,6 +234,7 @@ void bpe_work_free(BpeWork *w)
     mem_free(w->syms);
     mem_free(w->heap);
     mem_free(w->cache);
+    mem_free(w->cells);
     *w = (BpeWork){0};
 }
 
@@ -283,7 +293,7 @@ static bool before(BpeCand a, BpeCand b)
     return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
 }
 
-static bool heap_push(BpeWork *w, BpeCand c, Error *err)
+bool bpe_heap_push(BpeWork *w, BpeCand c, Error *err)
 {
     if (w->heap_n == w->heap_cap) {
         BpeCand *heap = grow(w->heap, w->heap_n + 1, &w->heap_cap, sizeof *heap, err);
@@ -300,7 +310,7 @@ static bool heap_push(BpeWork *w, BpeCand c, Error *err)
     return true;
 }
 
-static BpeCand heap_pop(BpeWork *w)
+BpeCand bpe_heap_pop(BpeWork *w)
 {
     const BpeCand top = w->heap[0];
     const BpeCand last = w->heap[--w->heap_n];
@@ -328,7 +338,7 @@ static bool push_pair(const Bpe *b, BpeWork *w, int32_t at, Error *err)
     const BpePair *p = pair_find(b, w->syms[at].id, w->syms[next].id);
     if (!p)
         return true;
-    return heap_push(w, (BpeCand){p->rank, at, (int32_t)p->id - 1}, err);
+    return bpe_heap_push(w, (BpeCand){p->rank, at, (int32_t)p->id - 1}, err);
 }
 
 /* A candidate goes stale when either side was joined meanwhile; it is then dropped, since the new
@@ -345,7 +355,7 @@ static bool merge_heap(const Bpe *b, BpeWork *w, int32_t n, Error *err)
             return false;
     }
     while (w->heap_n > 0) {
-        const BpeCand c = heap_pop(w);
+        const BpeCand c = bpe_heap_pop(w);
         BpeSym *left = &w->syms[c.at];
         if (left->id < 0 || left->next < 0)
             continue;
@@ -389,6 +399,34 @@ static bool encode_long(const Bpe *b, BpeWork *w, Str piece, Error *err)
     return n == 0 || merge_heap(b, w, n, err);
 }
 
+bool bpe_recall(BpeWork *w, Str piece, uint64_t hash, bool *hit, Error *err)
+{
+    *hit = false;
+    if (piece.len > CACHE_KEY)
+        return true;
+    const BpeCached *slot = &w->cache[hash >> 20 & w->cache_mask];
+    if (slot->len != piece.len || memcmp(slot->key, piece.ptr, piece.len) != 0)
+        return true;
+    *hit = true;
+    for (int i = 0; i < slot->n; i++) {
+        if (!bpe_push(w, slot->ids[i], err))
+            return false;
+    }
+    return true;
+}
+
+void bpe_remember(BpeWork *w, Str piece, uint64_t hash, int64_t from)
+{
+    if (piece.len > CACHE_KEY || w->n - from > CACHE_IDS)
+        return;
+    BpeCached *slot = &w->cache[hash >> 20 & w->cache_mask];
+    slot->len = (uint8_t)piece.len;
+    slot->n = (uint8_t)(w->n - from);
+    memcpy(slot->key, piece.ptr, piece.len);
+    if (slot->n > 0)
+        memcpy(slot->ids, w->ids + from, (size_t)slot->n * sizeof slot->ids[0]);
+}
+
 bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
 {
     if (piece.len == 0)
@@ -396,17 +434,11 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
     if (piece.len == 1 && b->byte_id[(unsigned char)piece.ptr[0]] >= 0)
         return bpe_push(w, b->byte_id[(unsigned char)piece.ptr[0]], err);
     const uint64_t hash = vocab_hash(piece.ptr, piece.len);
-    BpeCached *slot = NULL;
-    if (piece.len <= CACHE_KEY) {
-        slot = &w->cache[hash >> 20 & w->cache_mask];
-        if (slot->len == piece.len && memcmp(slot->key, piece.ptr, piece.len) == 0) {
-            for (int i = 0; i < slot->n; i++) {
-                if (!bpe_push(w, slot->ids[i], err))
-                    return false;
-            }
-            return true;
-        }
-    }
+    bool hit;
+    if (!bpe_recall(w, piece, hash, &hit, err))
+        return false;
+    if (hit)
+        return true;
     const int64_t from = w->n;
     int32_t whole = -1;
     if (b->ignore_merges)
@@ -432,12 +464,6 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
                 return false;
         }
     }
-    if (slot && w->n - from <= CACHE_IDS) {
-        slot->len = (uint8_t)piece.len;
-        slot->n = (uint8_t)(w->n - from);
-        memcpy(slot->key, piece.ptr, piece.len);
-        if (slot->n > 0)
-            memcpy(slot->ids, w->ids + from, (size_t)slot->n * sizeof slot->ids[0]);
-    }
+    bpe_remember(w, piece, hash, from);
     return true;
 }

@@ -44,6 +44,7 @@ MUST_CHECK bool bpe_index(Arena *a, Bpe *b, Error *err);
 typedef struct BpeSym {
     int32_t id; /* -1: joined into its left neighbour */
     int32_t prev, next;
+    uint32_t start, end; /* its bytes in the piece; for charbpe.h only */
 } BpeSym;
 
 typedef struct BpeCand {
@@ -54,6 +55,8 @@ typedef struct BpeCand {
 
 typedef struct BpeCached BpeCached;
 
+typedef struct UnigramCell UnigramCell;
+
 typedef struct BpeWork {
     int32_t *ids; /* result */
     int64_t n, cap;
@@ -63,12 +66,23 @@ typedef struct BpeWork {
     int64_t heap_n, heap_cap;
     BpeCached *cache; /* recent pieces, direct mapped */
     uint64_t cache_mask;
+    int64_t unk_end;    /* ids end in an unknown token when this is n: fallback.h */
+    UnigramCell *cells; /* of unigram.h */
+    int64_t cells_cap;
 } BpeWork;
 
 /* text_bytes sizes the piece cache: about one entry for 16 bytes, at most 16,384. */
 MUST_CHECK bool bpe_work_init(BpeWork *w, size_t text_bytes, Error *err);
 void bpe_work_free(BpeWork *w);
 MUST_CHECK bool bpe_push(BpeWork *w, int32_t id, Error *err);
+/* The joined token of a pair, if there is one: sets both. */
+void bpe_pair(const Bpe *b, int32_t left, int32_t right, uint32_t *rank, int32_t *id);
+MUST_CHECK bool bpe_heap_push(BpeWork *w, BpeCand c, Error *err);
+BpeCand bpe_heap_pop(BpeWork *w); /* lowest rank, then leftmost; there is one */
+/* The cache of short pieces: appends the ids of a piece that was seen before. `hash` is vocab_hash
+ * of it. bpe_remember: its ids are those from `from` on. */
+MUST_CHECK bool bpe_recall(BpeWork *w, Str piece, uint64_t hash, bool *hit, Error *err);
+void bpe_remember(BpeWork *w, Str piece, uint64_t hash, int64_t from);
 /* Appends the ids of one piece to w->ids. */
 MUST_CHECK bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err);
 

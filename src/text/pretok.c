@@ -1,9 +1,12 @@
 #include "text/pretok.h"
 
+#include "text/bytelevel.h"
 #include "text/utf8.h"
 
 const char pretok_gpt2[] =
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+const char pretok_punctuation[] = "[!-/:-@\\[-`{-~\\p{P}]";
 
 static bool new_step(Pretok *p, const char *doc, PretokStep **step, Error *err)
 {
@@ -32,7 +35,37 @@ bool pretok_add_prefix_space(Pretok *p, const char *doc, Error *err)
     PretokStep *step = NULL;
     if (!new_step(p, doc, &step, err))
         return false;
-    step->prefix_space = true;
+    step->kind = PRETOK_PREFIX_SPACE;
+    p->n++;
+    return true;
+}
+
+bool pretok_add_metaspace(Pretok *p, const char *doc, PretokPrefix prefix, bool split, Error *err)
+{
+    PretokStep *step = NULL;
+    if (!new_step(p, doc, &step, err))
+        return false;
+    step->kind = PRETOK_METASPACE;
+    step->prefix = prefix;
+    step->split = split;
+    p->n++;
+    return true;
+}
+
+bool pretok_add_bert(Pretok *p, const char *doc, Error *err)
+{
+    return pretok_add_split(p, doc, str_from("\\s"), TEXTRE_RUST, PRETOK_REMOVED, false, err) &&
+           pretok_add_split(p, doc, str_from(pretok_punctuation), TEXTRE_RUST, PRETOK_ISOLATED,
+                            false, err);
+}
+
+bool pretok_add_alphabet(Pretok *p, const char *doc, Error *err)
+{
+    PretokStep *step = NULL;
+    if (!new_step(p, doc, &step, err))
+        return false;
+    step->kind = PRETOK_ALPHABET;
+    p->alphabet = true;
     p->n++;
     return true;
 }
@@ -50,6 +83,7 @@ typedef struct Run {
     Arena *arena;
     PretokSink *sink;
     void *ctx;
+    const char *start; /* where the whole text begins; NULL: not in this call */
 } Run;
 
 static bool run_step(const Run *r, int at, Str piece, Error *err);
@@ -135,28 +169,88 @@ static bool split(const Run *r, int at, Str piece, Error *err)
     return join_flush(&j, err);
 }
 
-static bool run_step(const Run *r, int at, Str piece, Error *err)
+static bool prefix_space(const Run *r, int at, Str piece, Error *err)
 {
-    if (at == r->p->n)
-        return r->sink(r->ctx, piece, err);
-    if (!r->p->steps[at].prefix_space)
-        return split(r, at, piece, err);
     if (piece.ptr[0] == ' ')
         return run_step(r, at + 1, piece, err);
-    const ArenaMark mark = arena_mark(r->arena);
     char *copy = arena_take(r->arena, piece.len + 1, 1, err);
     if (!copy)
         return false;
     copy[0] = ' ';
     memcpy(copy + 1, piece.ptr, piece.len);
-    const bool ok = run_step(r, at + 1, (Str){copy, piece.len + 1}, err);
+    return run_step(r, at + 1, (Str){copy, piece.len + 1}, err);
+}
+
+/* Each space begins a piece. */
+static bool metaspace(const Run *r, int at, Str piece, Error *err)
+{
+    const PretokStep *step = &r->p->steps[at];
+    const bool prefix =
+        step->prefix == PRETOK_ALWAYS || (step->prefix == PRETOK_FIRST && piece.ptr == r->start);
+    char *copy = arena_take(r->arena, piece.len + 1, 1, err);
+    if (!copy)
+        return false;
+    size_t n = 0;
+    for (size_t i = 0; i < piece.len;) {
+        const bool mark = piece.len - i >= 3 && memcmp(piece.ptr + i, "\xE2\x96\x81", 3) == 0;
+        const char c = mark ? ' ' : piece.ptr[i];
+        if (i == 0 && prefix && c != ' ')
+            copy[n++] = ' ';
+        copy[n++] = c;
+        i += mark ? 3 : 1;
+    }
+    for (size_t from = 0; from < n;) {
+        const char *next = step->split ? memchr(copy + from + 1, ' ', n - from - 1) : NULL;
+        const size_t to = next ? (size_t)(next - copy) : n;
+        if (!run_step(r, at + 1, (Str){copy + from, to - from}, err))
+            return false;
+        from = to;
+    }
+    return true;
+}
+
+static bool alphabet(const Run *r, int at, Str piece, Error *err)
+{
+    char *copy = arena_take(r->arena, piece.len * 2, 1, err);
+    if (!copy)
+        return false;
+    size_t n = 0;
+    for (size_t i = 0; i < piece.len; i++) {
+        char utf8[4];
+        const size_t len =
+            (size_t)utf8_encode(bytelevel_char((uint8_t)(unsigned char)piece.ptr[i]), utf8);
+        memcpy(copy + n, utf8, len);
+        n += len;
+    }
+    return run_step(r, at + 1, (Str){copy, n}, err);
+}
+
+static bool run_step(const Run *r, int at, Str piece, Error *err)
+{
+    if (at == r->p->n)
+        return r->sink(r->ctx, piece, err);
+    const ArenaMark mark = arena_mark(r->arena);
+    bool ok = false;
+    switch (r->p->steps[at].kind) {
+    case PRETOK_SPLIT:
+        return split(r, at, piece, err);
+    case PRETOK_PREFIX_SPACE:
+        ok = prefix_space(r, at, piece, err);
+        break;
+    case PRETOK_METASPACE:
+        ok = metaspace(r, at, piece, err);
+        break;
+    case PRETOK_ALPHABET:
+        ok = alphabet(r, at, piece, err);
+        break;
+    }
     arena_rewind(r->arena, mark);
     return ok;
 }
 
-bool pretok_run(const Pretok *p, TextReWork *w, Arena *a, Str text, PretokSink *sink, void *ctx,
-                Error *err)
+bool pretok_run(const Pretok *p, TextReWork *w, Arena *a, Str text, bool start, PretokSink *sink,
+                void *ctx, Error *err)
 {
-    const Run r = {p, w, a, sink, ctx};
+    const Run r = {p, w, a, sink, ctx, start ? text.ptr : NULL};
     return text.len == 0 || run_step(&r, 0, text, err);
 }

@@ -1,6 +1,5 @@
 /* pretok.h: pre-tokenisation: the steps that cut text into the pieces which BPE then encodes one by
- * one. Every published step is one of two here: split by a regular expression, or put a space
- * before.
+ * one. Nearly every published step is a split by a regular expression here.
  *
  * Read-only once built: any thread. Text is valid UTF-8. */
 #ifndef MERE_TEXT_PRETOK_H
@@ -20,30 +19,50 @@ typedef enum PretokBehavior {
     PRETOK_MERGED_NEXT,
 } PretokBehavior;
 
+typedef enum PretokKind {
+    PRETOK_SPLIT,
+    PRETOK_PREFIX_SPACE, /* a space before a piece that has none */
+    PRETOK_METASPACE,    /* U+2581 and a space are one, each starts a piece; maybe one before */
+    PRETOK_ALPHABET,     /* to the byte alphabet, for the steps after it: pieces come out in it */
+} PretokKind;
+
+/* Where PRETOK_METASPACE puts a space before a piece that has none. */
+typedef enum PretokPrefix { PRETOK_NEVER, PRETOK_FIRST, PRETOK_ALWAYS } PretokPrefix;
+
 typedef struct PretokStep {
-    bool prefix_space; /* puts a space before a piece that has none; the rest is unused then */
-    TextRe re;
+    PretokKind kind;
+    TextRe re; /* PRETOK_SPLIT */
     PretokBehavior behavior;
     bool invert;
+    PretokPrefix prefix; /* PRETOK_METASPACE */
+    bool split;
 } PretokStep;
 
 typedef struct Pretok {
     PretokStep steps[PRETOK_STEPS_MAX];
     int n;
+    bool alphabet; /* pieces come out in the byte alphabet */
 } Pretok;
 
 /* GPT-2's expression, which ByteLevel with use_regex applies. */
 extern const char pretok_gpt2[];
+extern const char pretok_punctuation[]; /* ASCII's and Unicode's */
 
 MUST_CHECK bool pretok_add_split(Pretok *p, const char *doc, Str pattern, TextReDialect dialect,
                                  PretokBehavior behavior, bool invert, Error *err);
 MUST_CHECK bool pretok_add_prefix_space(Pretok *p, const char *doc, Error *err);
+MUST_CHECK bool pretok_add_metaspace(Pretok *p, const char *doc, PretokPrefix prefix, bool split,
+                                     Error *err);
+/* BertPreTokenizer: white space goes, each punctuation mark is a piece. */
+MUST_CHECK bool pretok_add_bert(Pretok *p, const char *doc, Error *err);
+MUST_CHECK bool pretok_add_alphabet(Pretok *p, const char *doc, Error *err);
 void pretok_free(Pretok *p);
 
 /* Takes each piece in turn; false stops with its error. The piece is borrowed for the call. */
 typedef bool PretokSink(void *ctx, Str piece, Error *err);
-/* `a` holds pieces that were changed, until the call returns. */
-MUST_CHECK bool pretok_run(const Pretok *p, TextReWork *w, Arena *a, Str text, PretokSink *sink,
-                           void *ctx, Error *err);
+/* `a` holds pieces that were changed, until the call returns. `start`: the whole text begins here.
+ */
+MUST_CHECK bool pretok_run(const Pretok *p, TextReWork *w, Arena *a, Str text, bool start,
+                           PretokSink *sink, void *ctx, Error *err);
 
 #endif

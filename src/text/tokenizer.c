@@ -5,6 +5,8 @@
 #include "text/tokenizer_build.h"
 #include "text/utf8.h"
 
+#include <math.h>
+
 /* ---- building ---- */
 
 bool tokenizer_new(Arena *a, const char *doc, Tokenizer **out, Error *err)
@@ -17,18 +19,76 @@ bool tokenizer_new(Arena *a, const char *doc, Tokenizer **out, Error *err)
         return false;
     vocab_init(&t->vocab, name);
     t->bos = t->eos = t->eot = -1;
+    fallback_init(&t->unknown);
+    t->bpe.unk = -1;
+    t->continuing = "##";
+    t->words.max_chars = 100;
     *out = t;
     return true;
+}
+
+static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
+
+/* U+2581 to a space; returns the length. `out` may be the text itself. */
+static size_t unmark(Str text, char *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text.len;) {
+        const bool hit =
+            text.ptr[i] == mark[0] && text.len - i >= 3 && memcmp(text.ptr + i, mark, 3) == 0;
+        out[n++] = hit ? ' ' : text.ptr[i];
+        i += hit ? 3 : 1;
+    }
+    return n;
+}
+
+/* The bytes of a token's text, into out (text.len + 1 bytes at least). -1: it cannot be spelt so,
+ * and stands for itself without ever being made from text. */
+static int64_t spell(const Tokenizer *t, Str text, char *out)
+{
+    const size_t cont = t->spelling == TOKENIZER_WORDS ? strlen(t->continuing) : 0;
+    switch (t->spelling) {
+    case TOKENIZER_ALPHABET:
+        return bytelevel_decode(text, out);
+    case TOKENIZER_PLAIN:
+        memcpy(out, text.ptr, text.len);
+        return (int64_t)text.len;
+    case TOKENIZER_SPACES:
+        return memchr(text.ptr, ' ', text.len) ? -1 : (int64_t)unmark(text, out);
+    case TOKENIZER_WORDS:
+        if (text.len > cont && cont > 0 && memcmp(text.ptr, t->continuing, cont) == 0) {
+            memcpy(out, text.ptr + cont, text.len - cont);
+            return (int64_t)(text.len - cont);
+        }
+        out[0] = ' ';
+        memcpy(out + 1, text.ptr, text.len);
+        return (int64_t)text.len + 1;
+    case TOKENIZER_PHANTOM:
+        return (int64_t)unmark(text, out);
+    }
+    return -1;
+}
+
+bool tokenizer_add_bytes(Tokenizer *t, int64_t id, Str bytes, unsigned flags, Error *err)
+{
+    return vocab_add(&t->vocab, id, bytes, flags, err);
 }
 
 bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err)
 {
     char small[1024];
-    char *bytes = text.len <= sizeof small ? small : mem_alloc(text.len);
+    const int byte = t->byte_tokens ? fallback_byte_of(text) : -1;
+    if (byte >= 0) {
+        const char c = (char)byte;
+        if (id >= 0 && id < TOKENIZER_VOCAB_MAX)
+            t->unknown.byte_id[byte] = (int32_t)id;
+        return vocab_add(&t->vocab, id, (Str){&c, 1}, VOCAB_RAW, err);
+    }
+    char *bytes = text.len < sizeof small ? small : mem_alloc(text.len + 1);
     if (!bytes)
         return err_nomem(err, t->vocab.doc, text.len);
-    const int64_t n = bytelevel_decode(text, bytes);
-    if (n < 0 && utf8_valid_prefix(text) != text.len) {
+    const int64_t n = text.len ? spell(t, text, bytes) : 0;
+    if ((n < 0 || t->spelling != TOKENIZER_ALPHABET) && utf8_valid_prefix(text) != text.len) {
         if (bytes != small)
             mem_free(bytes);
         return err_set(err, ERR_FORMAT, "%s: token %lld is no valid UTF-8", t->vocab.doc,
@@ -41,18 +101,60 @@ bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err)
     return ok;
 }
 
+bool tokenizer_set_score(Tokenizer *t, int64_t id, double score, Error *err)
+{
+    if (id < 0 || id >= TOKENIZER_VOCAB_MAX)
+        return err_set(err, ERR_FORMAT, "%s: token id %lld, wanted 0 to %d", t->vocab.doc,
+                       (long long)id, TOKENIZER_VOCAB_MAX - 1);
+    if (!isfinite(score))
+        return err_set(err, ERR_FORMAT, "%s: the score of token %lld is no number", t->vocab.doc,
+                       (long long)id);
+    if (id >= t->scores_cap) {
+        int cap = t->scores_cap ? t->scores_cap * 2 : 1024;
+        if (cap <= id)
+            cap = (int)id + 1;
+        double *scores = mem_realloc(t->scores, (size_t)cap * sizeof *scores);
+        if (!scores)
+            return err_nomem(err, t->vocab.doc, (size_t)cap * sizeof *scores);
+        memset(scores + t->scores_cap, 0, (size_t)(cap - t->scores_cap) * sizeof *scores);
+        t->scores = scores;
+        t->scores_cap = cap;
+    }
+    t->scores[id] = score;
+    return true;
+}
+
+bool tokenizer_add_added(Arena *a, Tokenizer *t, AddedToks *in, AddedTok tok, Error *err)
+{
+    char *copy = arena_strdup(a, tok.text.ptr, tok.text.len, err);
+    if (!copy)
+        return false;
+    tok.text.ptr = copy;
+    in->at[in->n++] = tok;
+    /* Decoders turn the mark of an added token into a space too. */
+    const bool spaces = t->spelling == TOKENIZER_SPACES && !tok.special;
+    char small[ADDEDTOK_BYTES_MAX];
+    Str bytes = tok.text;
+    if (spaces && bytes.len <= sizeof small) {
+        bytes.len = unmark(bytes, small);
+        bytes.ptr = small;
+    }
+    return vocab_set_added(&t->vocab, tok.id, bytes, tok.special, err);
+}
+
 bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, Error *err)
 {
-    char both[BPE_TOKEN_MAX];
-    if (left.len > sizeof both || right.len > sizeof both - left.len)
-        return err_set(err, ERR_FORMAT, "%s: merge %u has %zu bytes, at most %zu", t->vocab.doc,
-                       rank, left.len + right.len, sizeof both);
-    const int64_t l = bytelevel_decode(left, both);
-    const int64_t r = l < 0 ? -1 : bytelevel_decode(right, both + l);
+    char both[BPE_TOKEN_MAX + 1];
+    if (left.len > BPE_TOKEN_MAX || right.len > BPE_TOKEN_MAX - left.len)
+        return err_set(err, ERR_FORMAT, "%s: merge %u has %zu bytes, at most %d", t->vocab.doc,
+                       rank, left.len + right.len, BPE_TOKEN_MAX);
+    const bool empty = left.len == 0 || right.len == 0;
+    const int64_t l = empty ? -1 : spell(t, left, both);
+    const int64_t r = l < 0 ? -1 : spell(t, right, both + l);
     if (l <= 0 || r <= 0)
-        return err_set(err, ERR_FORMAT,
-                       "%s: merge %u: a part is empty or not written in the byte alphabet",
-                       t->vocab.doc, rank);
+        return err_set(err, ERR_FORMAT, "%s: merge %u: a part is empty or not written in the %s",
+                       t->vocab.doc, rank,
+                       t->spelling == TOKENIZER_ALPHABET ? "byte alphabet" : "way tokens are");
     return bpe_add_merge(&t->bpe, (Str){both, (size_t)(l + r)}, (size_t)l, rank, err);
 }
 
@@ -74,19 +176,98 @@ void tokenizer_set_around(Tokenizer *t, int add_bos, int add_eos)
         t->n_suffix--;
 }
 
+/* Larger scores get smaller ranks, equal ones equal ranks: the bits of an IEEE number, as they
+ * order. */
+static uint32_t rank_of(double score)
+{
+    const float f = (float)score + 0.0F;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits = bits & 0x80000000U ? ~bits : bits | 0x80000000U; /* ascending with the score */
+    return bits ? ~bits : UINT32_MAX - 1;
+}
+
+static bool build_chars(Arena *a, Tokenizer *t, Error *err)
+{
+    CharBpe *c = &t->chars;
+    c->vocab = &t->vocab;
+    c->unknown = t->unknown;
+    c->ignore_merges = t->bpe.ignore_merges;
+    joins_build(&c->joins, &t->vocab);
+    if (!t->by_score) {
+        c->merges = &t->bpe;
+        return true;
+    }
+    uint32_t *rank = ARENA_ARRAY(a, t->vocab.n, uint32_t, err);
+    if (!rank)
+        return false;
+    for (int id = 0; id < t->vocab.n; id++) {
+        const bool made =
+            vocab_has(&t->vocab, id) && !(t->vocab.flags[id] & (VOCAB_SPECIAL | VOCAB_RAW));
+        rank[id] = made ? rank_of(id < t->scores_cap ? t->scores[id] : 0.0) : UINT32_MAX;
+        if (made && t->vocab.tokens[id].len > c->longest)
+            c->longest = t->vocab.tokens[id].len;
+    }
+    c->rank = rank;
+    return true;
+}
+
+static bool build_unigram(Arena *a, Tokenizer *t, Error *err)
+{
+    double *score = ARENA_ARRAY(a, t->vocab.n, double, err);
+    if (!score)
+        return false;
+    for (int id = 0; id < t->vocab.n && id < t->scores_cap; id++)
+        score[id] = t->scores[id];
+    t->unigram.unknown = t->unknown;
+    return unigram_build(a, &t->unigram, &t->vocab, score, VOCAB_SPECIAL, err);
+}
+
+static bool build_model(Arena *a, Tokenizer *t, Error *err)
+{
+    bool all = true;
+    for (int i = 0; i < 256; i++)
+        all = all && t->unknown.byte_id[i] >= 0;
+    t->unknown.bytes = t->unknown.bytes && all;
+    switch (t->kind) {
+    case TOKENIZER_BYTE_BPE:
+        return true;
+    case TOKENIZER_CHAR_BPE:
+        return build_chars(a, t, err);
+    case TOKENIZER_UNIGRAM:
+        return build_unigram(a, t, err);
+    case TOKENIZER_WORDPIECE:
+        t->words.unk = t->unknown.unk;
+        return trie_build(a, &t->vocab, VOCAB_SPECIAL, &t->words.trie, err);
+    }
+    return true;
+}
+
+bool tokenizer_sort_added(Tokenizer *t, Error *err)
+{
+    return addedtok_build(&t->raw, t->vocab.doc, err) &&
+           addedtok_build(&t->normalized, t->vocab.doc, err);
+}
+
 bool tokenizer_finish(Arena *a, Tokenizer *t, const char *kind, size_t bytes_before, Error *err)
 {
-    if (!vocab_freeze(a, &t->vocab, err) || !addedtok_build(&t->raw, t->vocab.doc, err) ||
-        !addedtok_build(&t->normalized, t->vocab.doc, err))
+    static const char *const names[] = {"byte-level BPE", "BPE", "Unigram", "WordPiece"};
+    if (!build_model(a, t, err) || !vocab_freeze(a, &t->vocab, err) ||
+        !tokenizer_sort_added(t, err))
         return false;
+    mem_free(t->scores);
+    t->scores = NULL;
+    t->scores_cap = 0;
     t->describe =
-        arena_printf(a, err, "byte-level BPE (%s), %d tokens, %lld merges, %d added tokens", kind,
-                     t->vocab.n, (long long)t->bpe.n_merges, t->raw.n + t->normalized.n);
+        arena_printf(a, err, "%s (%s), %d tokens, %lld merges, %d added tokens", names[t->kind],
+                     kind, t->vocab.n, (long long)t->bpe.n_merges, t->raw.n + t->normalized.n);
     if (!t->describe)
         return false;
     t->bytes = arena_bytes(a) - bytes_before;
     for (int i = 0; i < t->pretok.n; i++)
         t->bytes += t->pretok.steps[i].re.bytes;
+    for (int i = 0; i < t->norm.n; i++)
+        t->bytes += t->norm.steps[i].re.bytes;
     return true;
 }
 
@@ -95,8 +276,11 @@ void tokenizer_close(Tokenizer *t)
     if (!t)
         return;
     pretok_free(&t->pretok);
+    normchain_free(&t->norm);
     bpe_free(&t->bpe);
     vocab_free(&t->vocab);
+    mem_free(t->scores);
+    t->scores = NULL;
 }
 
 /* ---- encoding ---- */
@@ -106,64 +290,125 @@ typedef struct Encode {
     bool special;
     BpeWork bpe;
     TextReWork re;
-    Arena scratch;
-    StrBuf normal; /* the present segment, normalised */
+    Arena scratch; /* pieces that differ from the text */
+    NormWork norm;
 } Encode;
+
+static bool encode_piece(Encode *e, Str piece, Error *err)
+{
+    const Tokenizer *t = e->t;
+    e->bpe.unk_end = -1; /* unknown characters of two pieces stay apart */
+    switch (t->kind) {
+    case TOKENIZER_BYTE_BPE:
+        return bpe_encode(&t->bpe, &e->bpe, piece, err);
+    case TOKENIZER_CHAR_BPE:
+        return charbpe_encode(&t->chars, &e->bpe, piece, err);
+    case TOKENIZER_UNIGRAM:
+        return unigram_encode(&t->unigram, &e->bpe, piece, err);
+    case TOKENIZER_WORDPIECE:
+        return wordpiece_encode(&t->words, &e->bpe, piece, err);
+    }
+    return true;
+}
+
+static bool has_mark(Str s)
+{
+    const char *at = s.ptr;
+    const char *end = s.ptr + s.len;
+    while (end - at >= 3 && (at = memchr(at, mark[0], (size_t)(end - at) - 2))) {
+        if (memcmp(at, mark, 3) == 0)
+            return true;
+        at++;
+    }
+    return false;
+}
 
 static bool piece_sink(void *ctx, Str piece, Error *err)
 {
     Encode *e = ctx;
-    return bpe_encode(&e->t->bpe, &e->bpe, piece, err);
+    const bool alphabet = e->t->pretok.alphabet;
+    if (!alphabet && (e->t->spelling != TOKENIZER_SPACES || !has_mark(piece)))
+        return encode_piece(e, piece, err);
+    const ArenaMark before = arena_mark(&e->scratch);
+    char *copy = arena_take(&e->scratch, piece.len, 1, err);
+    if (!copy)
+        return false;
+    const int64_t n = alphabet ? bytelevel_decode(piece, copy) : (int64_t)unmark(piece, copy);
+    const bool ok = encode_piece(e, (Str){copy, n > 0 ? (size_t)n : 0}, err);
+    arena_rewind(&e->scratch, before);
+    return ok;
 }
 
-/* Valid UTF-8 without added tokens. */
-static bool encode_plain(Encode *e, Str text, Error *err)
+/* Where a stretch of text lies. */
+typedef struct Place {
+    bool fresh; /* nothing between it and the start of the text or an added token */
+    bool start; /* the text starts with it */
+} Place;
+
+/* Normalised text without added tokens. */
+static bool encode_plain(Encode *e, Str text, bool start, Error *err)
 {
-    return pretok_run(&e->t->pretok, &e->re, &e->scratch, text, piece_sink, e, err);
+    return pretok_run(&e->t->pretok, &e->re, &e->scratch, text, start, piece_sink, e, err);
 }
 
-/* Normalised text: the added tokens that are looked for there. */
-static bool encode_normal(Encode *e, Str text, Error *err)
+/* Valid UTF-8: normalised, then without the added tokens that are looked for there. */
+static bool encode_valid(Encode *e, Str text, Place place, Error *err)
 {
+    const Tokenizer *t = e->t;
+    if (!normchain_run(&t->norm, &e->norm, text, place.fresh, &text, err))
+        return false;
     size_t pos = 0;
     size_t done = 0;
     size_t start;
     size_t end;
     const AddedTok *tok;
-    while ((tok = addedtok_next(&e->t->normalized, text, e->special, &pos, done, &start, &end))) {
-        if (!encode_plain(e, (Str){text.ptr + done, start - done}, err) ||
+    while ((tok = addedtok_next(&t->normalized, text, e->special, &pos, done, &start, &end))) {
+        if (!encode_plain(e, (Str){text.ptr + done, start - done}, place.start && done == 0, err) ||
             !bpe_push(&e->bpe, tok->id, err))
             return false;
         done = end;
     }
-    return encode_plain(e, (Str){text.ptr + done, text.len - done}, err);
+    return encode_plain(e, (Str){text.ptr + done, text.len - done}, place.start && done == 0, err);
 }
 
-static bool encode_valid(Encode *e, Str text, Error *err)
+/* Bytes that are no UTF-8: byte tokens, or unknown. */
+static bool encode_broken(Encode *e, Str bytes, Error *err)
 {
-    if (normalize_is_plain(e->t->form, text))
-        return encode_normal(e, text, err);
-    strbuf_clear(&e->normal);
-    if (!normalize_text(e->t->form, text, &e->normal, err))
-        return false;
-    return encode_normal(e, strbuf_str(&e->normal), err);
+    if (bytes.len == 0)
+        return true;
+    switch (e->t->kind) {
+    case TOKENIZER_BYTE_BPE:
+        return bpe_encode(&e->t->bpe, &e->bpe, bytes, err);
+    case TOKENIZER_CHAR_BPE:
+        if (e->t->chars.bytes)
+            return charbpe_encode(&e->t->chars, &e->bpe, bytes, err);
+        e->bpe.unk_end = -1;
+        return fallback_push(&e->t->unknown, &e->bpe, bytes, err);
+    case TOKENIZER_UNIGRAM:
+        e->bpe.unk_end = -1;
+        return fallback_push(&e->t->unknown, &e->bpe, bytes, err);
+    case TOKENIZER_WORDPIECE:
+        return true; /* its normaliser drops U+FFFD, which the reference would see here */
+    }
+    return true;
 }
 
-/* Any bytes: a run that is no UTF-8 is a piece of its own, cut into byte tokens. */
-static bool encode_segment(Encode *e, Str text, Error *err)
+/* Any bytes without `raw` added tokens. */
+static bool encode_segment(Encode *e, Str text, Place place, Error *err)
 {
     while (text.len > 0) {
         const size_t good = utf8_valid_prefix(text);
-        if (good > 0 && !encode_valid(e, (Str){text.ptr, good}, err))
+        if (good > 0 && !encode_valid(e, (Str){text.ptr, good}, place, err))
             return false;
         text = (Str){text.ptr + good, text.len - good};
         size_t bad = 0;
         uint32_t cp;
         while (bad < text.len && utf8_decode(text.ptr + bad, text.len - bad, &cp) == 0)
             bad++;
-        if (!bpe_encode(&e->t->bpe, &e->bpe, (Str){text.ptr, bad}, err))
+        if (!encode_broken(e, (Str){text.ptr, bad}, err))
             return false;
         text = (Str){text.ptr + bad, text.len - bad};
+        place = (Place){false, false};
     }
     return true;
 }
@@ -179,14 +424,16 @@ static bool encode_all(Encode *e, Str text, bool around, Error *err)
     size_t done = 0;
     size_t start;
     size_t end;
+    Place place = {true, true};
     const AddedTok *tok;
     while ((tok = addedtok_next(&t->raw, text, e->special, &pos, done, &start, &end))) {
-        if (!encode_segment(e, (Str){text.ptr + done, start - done}, err) ||
+        if (!encode_segment(e, (Str){text.ptr + done, start - done}, place, err) ||
             !bpe_push(&e->bpe, tok->id, err))
             return false;
+        place = (Place){tok->special || !t->prefix_once, false};
         done = end;
     }
-    if (!encode_segment(e, (Str){text.ptr + done, text.len - done}, err))
+    if (!encode_segment(e, (Str){text.ptr + done, text.len - done}, place, err))
         return false;
     for (int i = 0; around && i < t->n_suffix; i++) {
         if (!bpe_push(&e->bpe, t->suffix[i], err))
@@ -205,8 +452,7 @@ bool tokenizer_encode(Arena *a, const Tokenizer *t, Str text, unsigned flags, To
         text.ptr = "";
     Encode e = {.t = t, .special = (flags & TOKENIZER_PARSE_SPECIAL) != 0};
     arena_init(&e.scratch, "tokenizer");
-    /* The longest normalisation, U+FDFA's, makes 3 bytes 33. */
-    strbuf_init(&e.normal, text.len * 12 + 64);
+    normchain_work_init(&e.norm, &e.re, text.len);
     bool ok = bpe_work_init(&e.bpe, text.len, err) && textre_work_init(&e.re, text.len, err) &&
               encode_all(&e, text, (flags & TOKENIZER_ADD_SPECIAL) != 0, err);
     if (ok) {
@@ -219,7 +465,7 @@ bool tokenizer_encode(Arena *a, const Tokenizer *t, Str text, unsigned flags, To
     bpe_work_free(&e.bpe);
     textre_work_free(&e.re);
     arena_free(&e.scratch);
-    strbuf_free(&e.normal);
+    normchain_work_free(&e.norm);
     return ok;
 }
 
@@ -238,10 +484,16 @@ bool tokenizer_is_special(const Tokenizer *t, int32_t id)
 bool tokenizer_decode(const Tokenizer *t, const int32_t *ids, int64_t n, unsigned flags,
                       StrBuf *out, Error *err)
 {
+    bool strip = t->strip;
     for (int64_t i = 0; i < n; i++) {
         if ((flags & TOKENIZER_SKIP_SPECIAL) && tokenizer_is_special(t, ids[i]))
             continue;
-        const Str piece = tokenizer_piece(t, ids[i]);
+        Str piece = tokenizer_piece(t, ids[i]);
+        if (piece.len == 0)
+            continue;
+        if (strip && piece.ptr[0] == ' ')
+            piece = (Str){piece.ptr + 1, piece.len - 1};
+        strip = false;
         strbuf_add(out, piece.ptr, piece.len);
     }
     return strbuf_check(out, "decoded text", err);

@@ -1,11 +1,11 @@
-/* tokenizer.h: text to token ids and back. Byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM2 and their
- * kin) from a tokenizer.json or from the arrays of a GGUF file; a component outside that set is
- * ERR_UNSUPPORTED with its name.
+/* tokenizer.h: text to token ids and back: BPE over bytes or characters, Unigram and WordPiece,
+ * from every kind of file that checkpoints come with (docs/tokenizers.md); a component outside that
+ * set is ERR_UNSUPPORTED with its name.
  *
- * Any bytes are text: what is not UTF-8 becomes byte tokens, and decoding the ids gives the same
- * bytes back (with a normaliser such as NFC: the normalised ones). An opened tokenizer never
- * changes, so any thread may use it. Its memory lies in the arena given to open, except the
- * compiled regular expressions, which tokenizer_close frees. */
+ * Any bytes are text: what is not UTF-8 becomes byte tokens where the vocabulary has them, and
+ * decoding the ids gives the same bytes back (with a normaliser such as NFC: the normalised ones).
+ * An opened tokenizer never changes, so any thread may use it. Its memory lies in the arena given
+ * to open, except the compiled regular expressions, which tokenizer_close frees. */
 #ifndef MERE_TEXT_TOKENIZER_H
 #define MERE_TEXT_TOKENIZER_H
 
@@ -35,15 +35,19 @@ enum { TOKENIZER_SKIP_SPECIAL = 1 /* special tokens give no bytes */ };
 /* The tokenizer of a GGUF file, as its metadata has it. Everything is borrowed during open only. */
 typedef struct TokenizerGguf {
     const char *doc; /* file name, for messages */
-    Str model;       /* tokenizer.ggml.model: "gpt2" */
+    Str model;       /* tokenizer.ggml.model: "gpt2", "llama", "gemma4", "t5", "bert" */
     Str pre;         /* tokenizer.ggml.pre; empty: "default" */
     const Str *tokens;
     int64_t n_tokens;
     const Str *merges; /* "left right" */
     int64_t n_merges;
     const int32_t *types; /* [n_tokens] tokenizer.ggml.token_type, or NULL: all normal */
-    int bos, eos, eot;    /* token ids, -1: none */
-    int add_bos, add_eos; /* 0, 1, or -1: the file does not say */
+    const float *scores;  /* [n_tokens] or NULL */
+    Str charsmap;         /* tokenizer.ggml.precompiled_charsmap */
+    int bos, eos, eot, unk, sep, cls; /* token ids, -1: none */
+    /* 0, 1, or -1: the file does not say */
+    int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
+    int lowercase, strip_accents; /* tokenizer.ggml.normalizer. of "bert" */
 } TokenizerGguf;
 
 typedef struct TokenIds {
@@ -57,6 +61,24 @@ typedef struct TokenIds {
  */
 MUST_CHECK bool tokenizer_json_open(Arena *a, const char *doc, Str json, Str config,
                                     Tokenizer **out, Error *err);
+/* The bytes of a SentencePiece model (tokenizer.model): BPE or Unigram. */
+MUST_CHECK bool tokenizer_spm_open(Arena *a, const char *doc, Str model, Str config,
+                                   Tokenizer **out, Error *err);
+/* A list of tiktoken's: a token in base64 and its id on each line. The pattern that cuts text is
+ * the configuration's "pat_str", or that of the published list with as many tokens; special tokens
+ * are the configuration's "added_tokens_decoder", or those of that list. ERR_UNSUPPORTED: no such
+ * list. */
+MUST_CHECK bool tokenizer_tiktoken_open(Arena *a, const char *doc, Str list, Str config,
+                                        Tokenizer **out, Error *err);
+/* Mistral's tekken.json. */
+MUST_CHECK bool tokenizer_tekken_open(Arena *a, const char *doc, Str json, Tokenizer **out,
+                                      Error *err);
+/* GPT-2's vocab.json and merges.txt. */
+MUST_CHECK bool tokenizer_vocab_open(Arena *a, const char *doc, Str vocab, Str merges, Str config,
+                                     Tokenizer **out, Error *err);
+/* BERT's vocab.txt: a token on each line. */
+MUST_CHECK bool tokenizer_wordpiece_open(Arena *a, const char *doc, Str vocab, Str config,
+                                         Tokenizer **out, Error *err);
 MUST_CHECK bool tokenizer_gguf_open(Arena *a, const TokenizerGguf *g, Tokenizer **out, Error *err);
 /* NULL is fine. Call before the arena is freed. */
 void tokenizer_close(Tokenizer *t);

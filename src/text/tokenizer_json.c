@@ -1,13 +1,13 @@
-#include "base/json.h"
 #include "text/jsonscan.h"
-#include "text/tokenizer_build.h"
+#include "text/tokenizer_steps.h"
 
 /* The sections of a tokenizer.json, as raw text but for the big tables, which are read where they
  * lie. */
 typedef struct Sections {
     Str added, normalizer, pre_tokenizer, post_processor, decoder;
-    Str model_type, unk, ignore_merges;
-    Str merges; /* set when they come before the vocabulary */
+    Str model; /* set when it comes before the sections that say how its tokens are written */
+    Str type, unk, unk_id, ignore_merges, byte_fallback, fuse_unk, prefix, max_chars;
+    Str vocab, merges; /* set when they come before what they need */
     bool has_model, has_vocab, has_merges;
 } Sections;
 
@@ -15,25 +15,48 @@ typedef struct Open {
     Arena *arena;
     const char *doc;
     Tokenizer *t;
-    StrBuf scratch;
+    TokenizerSteps steps;
     Sections s;
-    bool byte_level; /* ByteLevel was met in pre_tokenizer */
 } Open;
 
-static bool unsupported(const Open *o, const char *where, const char *what, Error *err)
+/* *out NULL when the section is missing or null. */
+static bool parse_section(const Open *o, const char *name, Str raw, json_t **out, Error *err)
 {
-    return err_set(err, ERR_UNSUPPORTED, "%s: %s \"%.60s\" is not supported", o->doc, where, what);
+    *out = NULL;
+    if (!raw.ptr || str_is(raw, "null"))
+        return true;
+    *out = json_parse(o->doc, raw, err);
+    return *out || err_wrap(err, "%s", name);
 }
 
-static bool read_vocab(Open *o, JsonScan *s, Error *err)
+typedef bool StepReader(TokenizerSteps *o, const json_t *obj, Error *err);
+
+static bool read_steps(Open *o, const char *name, Str raw, StepReader *read, Error *err)
 {
-    if (jsonscan_peek(s) != '{')
-        return err_set(err, ERR_UNSUPPORTED,
-                       "%s: model.vocab is no object, as in Unigram; wanted model.type \"BPE\"",
-                       o->doc);
+    json_t *obj;
+    if (!parse_section(o, name, raw, &obj, err))
+        return false;
+    const bool ok = !obj || read(&o->steps, obj, err);
+    json_decref(obj);
+    return ok;
+}
+
+/* ---- model ---- */
+
+static bool vocab_done(Open *o, Error *err)
+{
+    o->s.has_vocab = true;
+    if (!vocab_index(o->arena, &o->t->vocab, err))
+        return false;
+    bpe_init(&o->t->bpe, &o->t->vocab);
+    return true;
+}
+
+static bool read_table(Open *o, JsonScan *s, Error *err)
+{
     if (!jsonscan_open(s, '{', err))
         return false;
-    s->loose = true; /* the byte alphabet is a stricter test, and made anyway */
+    s->loose = true; /* tokenizer_add_token tests them */
     for (;;) {
         bool more;
         Str token;
@@ -47,11 +70,51 @@ static bool read_vocab(Open *o, JsonScan *s, Error *err)
             return false;
     }
     s->loose = false;
-    if (!vocab_index(o->arena, &o->t->vocab, err))
+    return vocab_done(o, err);
+}
+
+/* [["token", -3.5], ...]: ids are places in the list. */
+static bool read_scored(Open *o, JsonScan *s, Error *err)
+{
+    if (!jsonscan_open(s, '[', err))
         return false;
-    bpe_init(&o->t->bpe, &o->t->vocab);
-    o->s.has_vocab = true;
-    return true;
+    for (int64_t id = 0;; id++) {
+        bool more;
+        Str token;
+        Str raw;
+        double score;
+        if (!jsonscan_item(s, &more, err))
+            return false;
+        if (!more)
+            break;
+        if (id >= TOKENIZER_VOCAB_MAX)
+            return jsonscan_fail(s, "too many tokens", err);
+        if (!jsonscan_open(s, '[', err) || !jsonscan_item(s, &more, err))
+            return false;
+        if (!more)
+            return jsonscan_fail(s, "a token is no pair of text and score", err);
+        if (!jsonscan_string(s, &token, err) || !tokenizer_add_token(o->t, id, token, err) ||
+            !jsonscan_item(s, &more, err))
+            return false;
+        if (!more)
+            return jsonscan_fail(s, "a token is no pair of text and score", err);
+        if (!jsonscan_skip(s, &raw, err))
+            return false;
+        if (!str_to_double(raw, &score))
+            return jsonscan_fail(s, "a score is no number", err);
+        if (!tokenizer_set_score(o->t, id, score, err) || !jsonscan_item(s, &more, err))
+            return false;
+        if (more)
+            return jsonscan_fail(s, "a token has more than text and score", err);
+    }
+    return vocab_done(o, err);
+}
+
+static bool read_vocab(Open *o, JsonScan *s, Error *err)
+{
+    if (o->t->kind == TOKENIZER_UNIGRAM)
+        return read_scored(o, s, err);
+    return read_table(o, s, err);
 }
 
 static bool add_merge(Open *o, const JsonScan *s, Str left, Str right, int64_t *rank, Error *err)
@@ -136,66 +199,158 @@ static bool refuse_set(const Open *o, const char *key, Str raw, Error *err)
                    key, raw.len < 40 ? (int)raw.len : 40, raw.ptr);
 }
 
-static bool check_type(const Open *o, Error *err)
+/* The algorithm, and how its tokens are written. */
+static bool read_type(Open *o, Error *err)
 {
-    if (!o->s.model_type.ptr || str_is(o->s.model_type, "\"BPE\""))
+    static const struct {
+        const char *name;
+        TokenizerKind kind;
+    } types[] = {{"\"BPE\"", TOKENIZER_CHAR_BPE},
+                 {"\"Unigram\"", TOKENIZER_UNIGRAM},
+                 {"\"WordPiece\"", TOKENIZER_WORDPIECE}};
+    Tokenizer *t = o->t;
+    t->kind = TOKENIZER_CHAR_BPE;
+    for (size_t i = 0; o->s.type.ptr && i <= COUNT_OF(types); i++) {
+        if (i == COUNT_OF(types))
+            return err_set(err, ERR_UNSUPPORTED, "%s: model.type %.*s is not supported", o->doc,
+                           o->s.type.len < 40 ? (int)o->s.type.len : 40, o->s.type.ptr);
+        if (str_is(o->s.type, types[i].name)) {
+            t->kind = types[i].kind;
+            break;
+        }
+    }
+    if (t->kind == TOKENIZER_WORDPIECE) {
+        t->spelling = TOKENIZER_WORDS;
         return true;
-    return err_set(err, ERR_UNSUPPORTED, "%s: model.type is %.*s, wanted \"BPE\"", o->doc,
-                   o->s.model_type.len < 40 ? (int)o->s.model_type.len : 40, o->s.model_type.ptr);
+    }
+    if (t->spelling == TOKENIZER_ALPHABET) {
+        if (t->kind == TOKENIZER_UNIGRAM)
+            return err_set(err, ERR_UNSUPPORTED, "%s: Unigram with ByteLevel is not supported",
+                           o->doc);
+        t->kind = TOKENIZER_BYTE_BPE;
+        return true;
+    }
+    t->byte_tokens = true;
+    return true;
+}
+
+static bool read_prefix(Open *o, Str raw, Error *err)
+{
+    if (o->t->kind != TOKENIZER_WORDPIECE)
+        return refuse_set(o, "continuing_subword_prefix", raw, err);
+    json_t *v = NULL;
+    if (!parse_section(o, "model.continuing_subword_prefix", raw, &v, err))
+        return false;
+    bool ok = true;
+    if (json_is_string(v)) {
+        const Str text = {json_string_value(v), json_string_length(v)};
+        o->t->continuing = arena_strdup(o->arena, text.ptr, text.len, err);
+        ok = o->t->continuing != NULL;
+    }
+    json_decref(v);
+    return ok;
+}
+
+static bool read_raw(Open *o, Str raw, bool (*read)(Open *o, JsonScan *s, Error *err), Error *err)
+{
+    JsonScan again;
+    jsonscan_init(&again, o->doc, raw);
+    const bool ok = read(o, &again, err);
+    jsonscan_free(&again);
+    return ok;
+}
+
+/* What the tables need was read: the type, and the prefix of WordPiece. */
+static bool tables_known(const Sections *s)
+{
+    return s->type.ptr && (!str_is(s->type, "\"WordPiece\"") || s->prefix.ptr);
+}
+
+static bool start_tables(Open *o, Error *err)
+{
+    return read_type(o, err) && (!o->s.prefix.ptr || read_prefix(o, o->s.prefix, err));
+}
+
+static bool model_key(Open *o, JsonScan *s, Str key, Error *err)
+{
+    Sections *at = &o->s;
+    if (str_is(key, "vocab")) {
+        if (at->has_vocab || at->vocab.ptr)
+            return jsonscan_fail(s, "model.vocab is there twice", err);
+        if (tables_known(at))
+            return start_tables(o, err) && read_vocab(o, s, err);
+        return jsonscan_skip(s, &at->vocab, err);
+    }
+    if (str_is(key, "merges")) {
+        if (at->has_merges || at->merges.ptr)
+            return jsonscan_fail(s, "model.merges is there twice", err);
+        if (at->has_vocab)
+            return read_merges(o, s, err);
+        return jsonscan_skip(s, &at->merges, err);
+    }
+    const struct {
+        const char *name;
+        Str *keep;
+    } keys[] = {{"type", &at->type},
+                {"unk_token", &at->unk},
+                {"unk_id", &at->unk_id},
+                {"ignore_merges", &at->ignore_merges},
+                {"byte_fallback", &at->byte_fallback},
+                {"fuse_unk", &at->fuse_unk},
+                {"continuing_subword_prefix", &at->prefix},
+                {"max_input_chars_per_word", &at->max_chars}};
+    Str raw;
+    Str *keep = &raw;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        if (str_is(key, keys[i].name))
+            keep = keys[i].keep;
+    }
+    const bool dropout = str_is(key, "dropout");
+    const bool suffix = str_is(key, "end_of_word_suffix");
+    if (!jsonscan_skip(s, keep, err))
+        return false;
+    return (!dropout && !suffix) ||
+           refuse_set(o, dropout ? "dropout" : "end_of_word_suffix", raw, err);
+}
+
+static bool finish_tables(Open *o, Error *err)
+{
+    Sections *s = &o->s;
+    if (s->vocab.ptr) {
+        if (!start_tables(o, err) || !read_raw(o, s->vocab, read_vocab, err))
+            return false;
+    } else if (!s->has_vocab) {
+        return read_type(o, err) && err_set(err, ERR_FORMAT, "%s: model.vocab is missing", o->doc);
+    } else if (o->t->kind != TOKENIZER_WORDPIECE && s->prefix.ptr &&
+               !read_prefix(o, s->prefix, err)) {
+        return false;
+    }
+    if (o->t->kind != TOKENIZER_BYTE_BPE && o->t->kind != TOKENIZER_CHAR_BPE)
+        return true;
+    if (s->merges.ptr && !read_raw(o, s->merges, read_merges, err))
+        return false;
+    return s->has_merges || err_set(err, ERR_FORMAT, "%s: model.merges is missing", o->doc);
 }
 
 static bool read_model(Open *o, JsonScan *s, Error *err)
 {
+    if (!read_steps(o, "normalizer", o->s.normalizer, tokenizer_read_normalizer, err) ||
+        !read_steps(o, "pre_tokenizer", o->s.pre_tokenizer, tokenizer_read_pre_tokenizer, err) ||
+        !read_steps(o, "decoder", o->s.decoder, tokenizer_read_decoder, err))
+        return false;
+    tokenizer_settle_steps(&o->steps);
     if (!jsonscan_open(s, '{', err))
         return false;
-    o->s.has_model = true;
     for (;;) {
         bool more;
         Str key;
         if (!jsonscan_key(s, &more, &key, err))
             return false;
         if (!more)
-            break;
-        static const char *const must_be_unset[] = {"dropout", "continuing_subword_prefix",
-                                                    "end_of_word_suffix"};
-        const char *refuse = NULL;
-        for (size_t i = 0; i < COUNT_OF(must_be_unset); i++)
-            refuse = str_is(key, must_be_unset[i]) ? must_be_unset[i] : refuse;
-        Str raw;
-        if (str_is(key, "vocab")) {
-            if (o->s.has_vocab)
-                return jsonscan_fail(s, "model.vocab is there twice", err);
-            if (!check_type(o, err) || !read_vocab(o, s, err))
-                return false;
-        } else if (str_is(key, "merges") && o->s.has_vocab) {
-            if (o->s.has_merges)
-                return jsonscan_fail(s, "model.merges is there twice", err);
-            if (!read_merges(o, s, err))
-                return false;
-        } else {
-            Str *keep = str_is(key, "merges")          ? &o->s.merges
-                        : str_is(key, "type")          ? &o->s.model_type
-                        : str_is(key, "unk_token")     ? &o->s.unk
-                        : str_is(key, "ignore_merges") ? &o->s.ignore_merges
-                                                       : &raw;
-            if (!jsonscan_skip(s, keep, err))
-                return false;
-            if (refuse && !refuse_set(o, refuse, raw, err))
-                return false;
-        }
+            return finish_tables(o, err);
+        if (!model_key(o, s, key, err))
+            return false;
     }
-    if (!check_type(o, err))
-        return false;
-    if (!o->s.has_vocab)
-        return err_set(err, ERR_FORMAT, "%s: model.vocab is missing", o->doc);
-    if (o->s.merges.ptr && !o->s.has_merges) {
-        JsonScan again;
-        jsonscan_init(&again, o->doc, o->s.merges);
-        const bool ok = read_merges(o, &again, err);
-        jsonscan_free(&again);
-        return ok;
-    }
-    return o->s.has_merges || err_set(err, ERR_FORMAT, "%s: model.merges is missing", o->doc);
 }
 
 static bool read_file(Open *o, JsonScan *s, Error *err)
@@ -206,268 +361,61 @@ static bool read_file(Open *o, JsonScan *s, Error *err)
         bool more;
         Str key;
         Str raw;
+        Sections *at = &o->s;
         if (!jsonscan_key(s, &more, &key, err))
             return false;
         if (!more)
             break;
-        if (str_is(key, "model")) {
-            if (o->s.has_model)
-                return jsonscan_fail(s, "\"model\" is there twice", err);
-            if (!read_model(o, s, err))
-                return false;
-            continue;
-        }
-        Str *keep = str_is(key, "added_tokens")     ? &o->s.added
-                    : str_is(key, "normalizer")     ? &o->s.normalizer
-                    : str_is(key, "pre_tokenizer")  ? &o->s.pre_tokenizer
-                    : str_is(key, "post_processor") ? &o->s.post_processor
-                    : str_is(key, "decoder")        ? &o->s.decoder
+        Str *keep = str_is(key, "added_tokens")     ? &at->added
+                    : str_is(key, "normalizer")     ? &at->normalizer
+                    : str_is(key, "pre_tokenizer")  ? &at->pre_tokenizer
+                    : str_is(key, "post_processor") ? &at->post_processor
+                    : str_is(key, "decoder")        ? &at->decoder
+                    : str_is(key, "model")          ? &at->model
                                                     : &raw;
+        if (keep == &at->model) {
+            if (at->has_model)
+                return jsonscan_fail(s, "\"model\" is there twice", err);
+            at->has_model = true;
+            /* The three that say how tokens are written come first in every published file. */
+            if (at->normalizer.ptr && at->pre_tokenizer.ptr && at->decoder.ptr) {
+                if (!read_model(o, s, err))
+                    return false;
+                continue;
+            }
+        } else if (keep != &raw && keep->ptr) {
+            return jsonscan_fail(s, "a section is there twice", err);
+        }
         if (!jsonscan_skip(s, keep, err))
             return false;
     }
     if (jsonscan_peek(s) != '\0')
         return jsonscan_fail(s, "text after the end", err);
-    return o->s.has_model || err_set(err, ERR_FORMAT, "%s: \"model\" is missing", o->doc);
+    if (!o->s.has_model)
+        return err_set(err, ERR_FORMAT, "%s: \"model\" is missing", o->doc);
+    return !o->s.model.ptr || read_raw(o, o->s.model, read_model, err);
 }
 
-/* ---- the small sections ---- */
+/* ---- added tokens ---- */
 
-/* *out NULL when the section is missing or null. */
-static bool parse_section(const Open *o, const char *name, Str raw, json_t **out, Error *err)
+/* As it reads after the normaliser. *out lies in the arena. */
+static bool normal_text(Open *o, Str text, Str *out, Error *err)
 {
-    *out = NULL;
-    if (!raw.ptr || str_is(raw, "null"))
-        return true;
-    *out = json_parse(o->doc, raw, err);
-    return *out || err_wrap(err, "%s", name);
-}
-
-static bool section_type(const Open *o, const json_t *obj, Str *type, Error *err)
-{
-    if (!json_is_object(obj))
-        return err_set(err, ERR_FORMAT, "%s: a component is no object", o->doc);
-    if (!json_get_str_or(obj, o->doc, "type", type, err))
+    TextReWork re;
+    NormWork work;
+    if (!textre_work_init(&re, text.len, err))
         return false;
-    return type->ptr || err_set(err, ERR_FORMAT, "%s: a component has no \"type\"", o->doc);
-}
-
-static bool read_normalizer(Open *o, const json_t *obj, Error *err)
-{
-    static const struct {
-        const char *name;
-        NormalizeForm form;
-    } forms[] = {{"NFC", NORMALIZE_NFC},
-                 {"NFD", NORMALIZE_NFD},
-                 {"NFKC", NORMALIZE_NFKC},
-                 {"NFKD", NORMALIZE_NFKD}};
-    Str type;
-    if (!section_type(o, obj, &type, err))
-        return false;
-    if (str_is(type, "Sequence")) {
-        size_t i;
-        json_t *part;
-        json_array_foreach (json_object_get(obj, "normalizers"), i, part) {
-            if (!read_normalizer(o, part, err))
-                return false;
-        }
-        return true;
+    normchain_work_init(&work, &re, text.len);
+    Str normal;
+    bool ok = normchain_run(&o->t->norm, &work, text, false, &normal, err);
+    if (ok) {
+        out->ptr = arena_strdup(o->arena, normal.ptr, normal.len, err);
+        out->len = normal.len;
+        ok = out->ptr != NULL;
     }
-    for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        if (!str_is(type, forms[i].name))
-            continue;
-        if (o->t->form != NORMALIZE_NONE && o->t->form != forms[i].form)
-            return unsupported(o, "normalizer: a second form,", forms[i].name, err);
-        o->t->form = forms[i].form;
-        return true;
-    }
-    return unsupported(o, "normalizer", type.ptr, err);
-}
-
-static bool read_behavior(const Open *o, const json_t *obj, PretokBehavior *out, Error *err)
-{
-    static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
-                                        "MergedWithNext"};
-    Str name;
-    if (!json_get_str_or(obj, o->doc, "behavior", &name, err))
-        return false;
-    *out = PRETOK_ISOLATED;
-    if (!name.ptr)
-        return true;
-    for (int i = 0; i < (int)COUNT_OF(names); i++) {
-        if (str_is(name, names[i])) {
-            *out = (PretokBehavior)i;
-            return true;
-        }
-    }
-    return unsupported(o, "pre_tokenizer behavior", name.ptr, err);
-}
-
-static bool read_split(Open *o, const json_t *obj, Error *err)
-{
-    PretokBehavior behavior;
-    bool invert;
-    const json_t *pattern = json_object_get(obj, "pattern");
-    Str regex;
-    Str literal;
-    if (!read_behavior(o, obj, &behavior, err) ||
-        !json_get_bool_or(obj, o->doc, "invert", false, &invert, err) ||
-        !json_get_str_or(pattern, o->doc, "Regex", &regex, err) ||
-        !json_get_str_or(pattern, o->doc, "String", &literal, err))
-        return false;
-    if (!regex.ptr && !literal.ptr)
-        return err_set(err, ERR_FORMAT,
-                       "%s: pre_tokenizer Split: \"pattern\" has no \"Regex\" or "
-                       "\"String\"",
-                       o->doc);
-    return pretok_add_split(&o->t->pretok, o->doc, regex.ptr ? regex : literal,
-                            regex.ptr ? TEXTRE_ONIG : TEXTRE_LITERAL, behavior, invert, err);
-}
-
-static bool read_byte_level(Open *o, const json_t *obj, Error *err)
-{
-    bool prefix;
-    bool regex;
-    if (!json_get_bool_or(obj, o->doc, "add_prefix_space", true, &prefix, err) ||
-        !json_get_bool_or(obj, o->doc, "use_regex", true, &regex, err))
-        return false;
-    o->byte_level = true;
-    if (prefix && !pretok_add_prefix_space(&o->t->pretok, o->doc, err))
-        return false;
-    return !regex || pretok_add_split(&o->t->pretok, o->doc, str_from(pretok_gpt2), TEXTRE_RUST,
-                                      PRETOK_ISOLATED, false, err);
-}
-
-static bool read_pre_tokenizer(Open *o, const json_t *obj, Error *err)
-{
-    Str type;
-    if (!section_type(o, obj, &type, err))
-        return false;
-    if (str_is(type, "Sequence")) {
-        size_t i;
-        json_t *part;
-        json_array_foreach (json_object_get(obj, "pretokenizers"), i, part) {
-            if (!read_pre_tokenizer(o, part, err))
-                return false;
-        }
-        return true;
-    }
-    /* The reference's later steps would see the byte alphabet instead of the text. */
-    if (o->byte_level)
-        return unsupported(o, "pre_tokenizer: a step after ByteLevel,", type.ptr, err);
-    if (str_is(type, "ByteLevel"))
-        return read_byte_level(o, obj, err);
-    if (str_is(type, "Split"))
-        return read_split(o, obj, err);
-    if (str_is(type, "Digits")) {
-        bool single;
-        return json_get_bool_or(obj, o->doc, "individual_digits", false, &single, err) &&
-               pretok_add_split(&o->t->pretok, o->doc, str_from(single ? "\\p{N}" : "\\p{N}+"),
-                                TEXTRE_RUST, PRETOK_ISOLATED, false, err);
-    }
-    if (str_is(type, "Punctuation")) {
-        PretokBehavior behavior;
-        return read_behavior(o, obj, &behavior, err) &&
-               pretok_add_split(&o->t->pretok, o->doc, str_from("[!-/:-@\\[-`{-~\\p{P}]"),
-                                TEXTRE_RUST, behavior, false, err);
-    }
-    return unsupported(o, "pre_tokenizer", type.ptr, err);
-}
-
-static bool read_decoder(const Open *o, const json_t *obj, bool *byte_level, Error *err)
-{
-    Str type;
-    if (!section_type(o, obj, &type, err))
-        return false;
-    if (str_is(type, "Sequence")) {
-        size_t i;
-        json_t *part;
-        json_array_foreach (json_object_get(obj, "decoders"), i, part) {
-            if (!read_decoder(o, part, byte_level, err))
-                return false;
-        }
-        return true;
-    }
-    if (str_is(type, "ByteLevel"))
-        *byte_level = true;
-    else if (!str_is(type, "Fuse"))
-        return unsupported(o, "decoder", type.ptr, err);
-    return true;
-}
-
-static bool push_around(const Open *o, bool before, int64_t id, Error *err)
-{
-    Tokenizer *t = o->t;
-    if (!vocab_has(&t->vocab, id))
-        return err_set(err, ERR_FORMAT,
-                       "%s: post_processor: token id %lld is not in the vocabulary", o->doc,
-                       (long long)id);
-    int *n = before ? &t->n_prefix : &t->n_suffix;
-    if (*n == TOKENIZER_AROUND_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "%s: post_processor adds more than %d tokens", o->doc,
-                       TOKENIZER_AROUND_MAX);
-    (before ? t->prefix : t->suffix)[(*n)++] = (int32_t)id;
-    return true;
-}
-
-/* TemplateProcessing: the tokens before and after the one sequence in "single". */
-static bool read_template(Open *o, const json_t *obj, Error *err)
-{
-    const json_t *specials = json_object_get(obj, "special_tokens");
-    bool before = true;
-    size_t i;
-    json_t *item;
-    json_array_foreach (json_object_get(obj, "single"), i, item) {
-        if (json_object_get(item, "Sequence")) {
-            if (!before)
-                return err_set(err, ERR_UNSUPPORTED, "%s: post_processor repeats the text", o->doc);
-            before = false;
-            continue;
-        }
-        Str name;
-        if (!json_get_str_or(json_object_get(item, "SpecialToken"), o->doc, "id", &name, err))
-            return false;
-        const json_t *ids =
-            name.ptr ? json_object_get(json_object_get(specials, name.ptr), "ids") : NULL;
-        if (!json_is_array(ids))
-            return err_set(err, ERR_FORMAT,
-                           "%s: post_processor.special_tokens has no ids for \"%.60s\"", o->doc,
-                           name.ptr ? name.ptr : "");
-        size_t k;
-        json_t *id;
-        json_array_foreach (ids, k, id) {
-            if (!push_around(o, before, json_is_integer(id) ? json_integer_value(id) : -1, err))
-                return false;
-        }
-    }
-    return true;
-}
-
-static bool read_post_processor(Open *o, const json_t *obj, Error *err)
-{
-    Str type;
-    if (!section_type(o, obj, &type, err))
-        return false;
-    if (str_is(type, "ByteLevel"))
-        return true; /* only trims offsets */
-    if (str_is(type, "TemplateProcessing"))
-        return read_template(o, obj, err);
-    if (str_is(type, "RobertaProcessing") || str_is(type, "BertProcessing")) {
-        const json_t *cls = json_array_get(json_object_get(obj, "cls"), 1);
-        const json_t *sep = json_array_get(json_object_get(obj, "sep"), 1);
-        return push_around(o, true, json_is_integer(cls) ? json_integer_value(cls) : -1, err) &&
-               push_around(o, false, json_is_integer(sep) ? json_integer_value(sep) : -1, err);
-    }
-    if (str_is(type, "Sequence")) {
-        size_t i;
-        json_t *part;
-        json_array_foreach (json_object_get(obj, "processors"), i, part) {
-            if (!read_post_processor(o, part, err))
-                return false;
-        }
-        return true;
-    }
-    return unsupported(o, "post_processor", type.ptr, err);
+    normchain_work_free(&work);
+    textre_work_free(&re);
+    return ok;
 }
 
 static bool read_added(Open *o, const json_t *list, Error *err)
@@ -496,62 +444,18 @@ static bool read_added(Open *o, const json_t *list, Error *err)
         if (!text.ptr || text.len == 0)
             return err_set(err, ERR_FORMAT, "%s: added_tokens[%zu] has no \"content\"", o->doc, i);
         tok.id = id;
-        if (!vocab_set_added(&t->vocab, id, text, tok.special, err))
-            return false;
-        if (normalized) {
-            strbuf_clear(&o->scratch);
-            if (!normalize_text(t->form, text, &o->scratch, err))
-                return false;
-            text = strbuf_str(&o->scratch);
-        }
-        tok.text = (Str){arena_strdup(o->arena, text.ptr, text.len, err), text.len};
-        if (!tok.text.ptr)
-            return false;
+        tok.text = text;
         AddedToks *set = normalized ? &t->normalized : &t->raw;
-        set->at[set->n++] = tok;
+        if (!tokenizer_add_added(o->arena, t, set, tok, err))
+            return false;
+        if (!normalized)
+            continue;
+        Str *found = &set->at[set->n - 1].text;
+        if (!normal_text(o, text, found, err))
+            return false;
+        if (found->len == 0) /* it can never be found */
+            set->n--;
     }
-    return true;
-}
-
-/* ---- tokenizer_config.json ---- */
-
-/* A token given as a string or as {"content": string}; -1 when it is not there or null. */
-static bool config_token(const Open *o, const json_t *config, const char *key, int *id, Error *err)
-{
-    const json_t *v = json_object_get(config, key);
-    if (json_is_object(v))
-        v = json_object_get(v, "content");
-    if (!json_is_string(v))
-        return true;
-    const Str text = {json_string_value(v), json_string_length(v)};
-    const int found = tokenizer_find(o->t, text);
-    if (found < 0)
-        return err_set(err, ERR_FORMAT, "tokenizer_config.json: %s \"%.60s\" is no token of %s",
-                       key, text.ptr, o->doc);
-    *id = found;
-    return true;
-}
-
-static bool config_flag(const json_t *config, const char *key, int *out, Error *err)
-{
-    bool on;
-    if (!json_get_bool_or(config, "tokenizer_config.json", key, false, &on, err))
-        return false;
-    if (json_is_boolean(json_object_get(config, key)))
-        *out = on;
-    return true;
-}
-
-static bool read_config(Open *o, const json_t *config, Error *err)
-{
-    int add_bos = -1;
-    int add_eos = -1;
-    if (!config_token(o, config, "bos_token", &o->t->bos, err) ||
-        !config_token(o, config, "eos_token", &o->t->eos, err) ||
-        !config_flag(config, "add_bos_token", &add_bos, err) ||
-        !config_flag(config, "add_eos_token", &add_eos, err))
-        return false;
-    tokenizer_set_around(o->t, add_bos, add_eos);
     return true;
 }
 
@@ -569,19 +473,43 @@ static bool with_section(Open *o, const char *name, Str raw, SectionReader *read
     return ok;
 }
 
-static bool check_decoder(Open *o, const json_t *obj, Error *err)
-{
-    bool byte_level = false;
-    if (!read_decoder(o, obj, &byte_level, err))
-        return false;
-    return byte_level || err_set(err, ERR_UNSUPPORTED, "%s: decoder is not ByteLevel", o->doc);
-}
-
 static bool read_unk(Open *o, const json_t *unk, Error *err)
 {
     if (!json_is_string(unk))
         return err_set(err, ERR_FORMAT, "%s: model.unk_token is no string", o->doc);
-    o->t->bpe.unk = tokenizer_find(o->t, (Str){json_string_value(unk), json_string_length(unk)});
+    const Str text = {json_string_value(unk), json_string_length(unk)};
+    o->t->unknown.unk = tokenizer_find(o->t, text);
+    if (o->t->unknown.unk < 0 && o->t->kind == TOKENIZER_WORDPIECE) { /* stored as " [UNK]" */
+        const char *spaced = arena_printf(o->arena, err, " %s", text.ptr);
+        if (!spaced)
+            return false;
+        o->t->unknown.unk = tokenizer_find(o->t, str_from(spaced));
+    }
+    return true;
+}
+
+static bool read_options(Open *o, Error *err)
+{
+    Tokenizer *t = o->t;
+    const Sections *s = &o->s;
+    int64_t n;
+    t->bpe.ignore_merges = str_is(s->ignore_merges, "true");
+    t->unknown.bytes = str_is(s->byte_fallback, "true");
+    t->unknown.fuse = t->kind == TOKENIZER_UNIGRAM || str_is(s->fuse_unk, "true");
+    if (t->kind == TOKENIZER_UNIGRAM) {
+        if (s->unk_id.ptr && str_to_int(s->unk_id, 0, TOKENIZER_VOCAB_MAX - 1, &n)) {
+            if (!vocab_has(&t->vocab, n))
+                return err_set(err, ERR_FORMAT, "%s: model.unk_id %lld is no token", o->doc,
+                               (long long)n);
+            t->unknown.unk = (int32_t)n;
+        }
+        return true;
+    }
+    if (s->max_chars.ptr && str_to_int(s->max_chars, 1, INT32_MAX, &n))
+        t->words.max_chars = (int)n;
+    if (!with_section(o, "unk_token", s->unk, read_unk, err))
+        return false;
+    t->bpe.unk = t->unknown.unk;
     return true;
 }
 
@@ -591,21 +519,12 @@ static bool build(Open *o, Str json, Str config, size_t before, Error *err)
     jsonscan_init(&scan, o->doc, json);
     bool ok = read_file(o, &scan, err);
     jsonscan_free(&scan);
-    if (!ok || !with_section(o, "normalizer", o->s.normalizer, read_normalizer, err) ||
-        !with_section(o, "pre_tokenizer", o->s.pre_tokenizer, read_pre_tokenizer, err) ||
-        !with_section(o, "decoder", o->s.decoder, check_decoder, err))
-        return false;
-    if (!o->byte_level)
-        return err_set(err, ERR_UNSUPPORTED, "%s: pre_tokenizer has no ByteLevel step", o->doc);
-    if (!with_section(o, "added_tokens", o->s.added, read_added, err) ||
-        !with_section(o, "post_processor", o->s.post_processor, read_post_processor, err))
-        return false;
-    o->t->bpe.ignore_merges = str_is(o->s.ignore_merges, "true");
-    if (!tokenizer_finish(o->arena, o->t, "tokenizer.json", before, err) ||
-        !with_section(o, "unk_token", o->s.unk, read_unk, err))
-        return false;
-    const Str text = {config.ptr, config.len};
-    return with_section(o, "tokenizer_config.json", text, read_config, err);
+    return ok && with_section(o, "added_tokens", o->s.added, read_added, err) &&
+           read_steps(o, "post_processor", o->s.post_processor, tokenizer_read_post_processor,
+                      err) &&
+           tokenizer_sort_added(o->t, err) && read_options(o, err) &&
+           tokenizer_finish(o->arena, o->t, "tokenizer.json", before, err) &&
+           tokenizer_read_config(o->t, config, err);
 }
 
 bool tokenizer_json_open(Arena *a, const char *doc, Str json, Str config, Tokenizer **out,
@@ -620,9 +539,8 @@ bool tokenizer_json_open(Arena *a, const char *doc, Str json, Str config, Tokeni
     Open o = {.arena = a, .doc = doc};
     if (!tokenizer_new(a, doc, &o.t, err))
         return false;
-    strbuf_init(&o.scratch, (size_t)1 << 30);
+    o.steps = (TokenizerSteps){.arena = a, .doc = doc, .t = o.t};
     const bool ok = build(&o, json, config, before, err);
-    strbuf_free(&o.scratch);
     if (!ok) {
         tokenizer_close(o.t);
         return false;

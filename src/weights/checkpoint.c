@@ -3,6 +3,7 @@
 #include "weights/config.h"
 #include "weights/dirlist.h"
 #include "weights/gguf_names.h"
+#include "weights/quant.h"
 #include "weights/safetensors.h"
 
 #include <inttypes.h>
@@ -76,10 +77,23 @@ static bool holds_gguf(Arena *a, const char *dir, bool *yes, Error *err)
     return ok;
 }
 
+/* Files named by their hash (Ollama's blobs) are known by their first bytes. */
+static bool begins_as_gguf(const char *path)
+{
+    char magic[4] = "";
+    FILE *f = fopen(path, "rbe");
+    const bool yes = f && fread(magic, 1, sizeof magic, f) == sizeof magic &&
+                     memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (f)
+        fclose(f);
+    return yes;
+}
+
 static bool open_path(Arena *a, Checkpoint *ck, Error *err)
 {
     if (!file_is_dir(ck->path)) {
-        if (file_exists(ck->path) && !str_ends(str_from(ck->path), ".gguf"))
+        if (file_exists(ck->path) && !str_ends(str_from(ck->path), ".gguf") &&
+            !begins_as_gguf(ck->path))
             return err_set(err, ERR_FORMAT, "%s: neither a directory nor a .gguf file", ck->path);
         return open_gguf(a, ck, ck->path, err);
     }
@@ -441,17 +455,20 @@ static bool packed_rows(const Checkpoint *ck, const char *stem, const Tensor *w,
     return true;
 }
 
-/* false without an error when "<stem>.weight" does not exist. */
-static bool rows_of(const Checkpoint *ck, const char *stem, int64_t n, int64_t k, RowView *out,
-                    bool *found, Error *err)
+/* false without an error when there are no tensors of that stem. */
+static bool rows_of(const Checkpoint *ck, CheckpointSpace *space, const char *stem, int64_t n,
+                    int64_t k, RowView *out, bool *found, Error *err)
 {
     const Tensor *w = find_part(ck, stem, ".weight");
-    *found = w != NULL;
-    if (!w)
+    const bool is_quant = !ck->is_gguf && quant_has(ck, stem);
+    *found = w || is_quant;
+    if (!*found)
         return false;
     if (n < 0 || k < 1 || k > INT_MAX / 8)
         return err_set(err, ERR_FORMAT, "%.100s: \"%.60s\" as %" PRId64 " rows of %" PRId64,
                        ck->doc, stem, n, k);
+    if (is_quant)
+        return quant_rows(ck, space, stem, n, k, out, err);
     const Tensor *scales = find_part(ck, stem, ".scales");
     return scales ? packed_rows(ck, stem, w, scales, n, k, out, err)
                   : plain_rows(ck, w, n, k, out, err);
@@ -466,13 +483,19 @@ static bool missing_tensor(const Checkpoint *ck, const char *stem, const char *s
 bool checkpoint_rows(const Checkpoint *ck, const char *stem, int64_t n, int64_t k, RowView *out,
                      Error *err)
 {
+    return checkpoint_rows_derived(ck, NULL, stem, n, k, out, err);
+}
+
+bool checkpoint_rows_derived(const Checkpoint *ck, CheckpointSpace *space, const char *stem,
+                             int64_t n, int64_t k, RowView *out, Error *err)
+{
     bool found;
-    return rows_of(ck, stem, n, k, out, &found, err) ||
+    return rows_of(ck, space, stem, n, k, out, &found, err) ||
            (!found && missing_tensor(ck, stem, ".weight", err));
 }
 
 /* Rows of expert e in a stack. */
-static bool stacked_rows(const Checkpoint *ck, const char *stem, int e, int n_experts, int64_t n,
+static bool stacked_rows(const Checkpoint *ck, CheckpointSpace *space, const char *stem, int e, int n_experts, int64_t n,
                          int64_t k, RowView *out, bool *found, Error *err)
 {
     int64_t all;
@@ -481,7 +504,11 @@ static bool stacked_rows(const Checkpoint *ck, const char *stem, int e, int n_ex
         return err_set(err, ERR_FORMAT, "%.100s: \"%.60s\" as %d experts of %" PRId64 " rows",
                        ck->doc, stem, n_experts, n);
     RowView stack;
-    if (!rows_of(ck, stem, all, k, &stack, found, err))
+    if (!ck->is_gguf && quant_has(ck, stem))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%.100s: \"%.60s\": stacked experts are read as plain numbers or MLX only",
+                       ck->doc, stem);
+    if (!rows_of(ck, space, stem, all, k, &stack, found, err))
         return false;
     const Tensor *w = find_part(ck, stem, ".weight");
     if (w->n_dims != 3 || w->dims[0] != n_experts)
@@ -496,10 +523,17 @@ static bool stacked_rows(const Checkpoint *ck, const char *stem, int e, int n_ex
 bool checkpoint_expert_rows(const Checkpoint *ck, const char *stem, int e, int n_experts, int64_t n,
                             int64_t k, RowView *out, Error *err)
 {
+    return checkpoint_expert_rows_derived(ck, NULL, stem, e, n_experts, n, k, out, err);
+}
+
+bool checkpoint_expert_rows_derived(const Checkpoint *ck, CheckpointSpace *space, const char *stem,
+                                    int e, int n_experts, int64_t n, int64_t k, RowView *out,
+                                    Error *err)
+{
     static const char marker[] = ".experts.";
     char other[STEM_MAX];
     bool found;
-    if (stacked_rows(ck, stem, e, n_experts, n, k, out, &found, err))
+    if (stacked_rows(ck, space, stem, e, n_experts, n, k, out, &found, err))
         return true;
     const char *at = strstr(stem, marker);
     if (found || !at || strlen(stem) > sizeof other - 20)
@@ -507,12 +541,12 @@ bool checkpoint_expert_rows(const Checkpoint *ck, const char *stem, int e, int n
     const int moe = (int)(at - stem);
     const char *proj = at + sizeof marker - 1;
     (void)snprintf(other, sizeof other, "%.*s.switch_mlp.%s", moe, stem, proj);
-    if (stacked_rows(ck, other, e, n_experts, n, k, out, &found, err))
+    if (stacked_rows(ck, space, other, e, n_experts, n, k, out, &found, err))
         return true;
     if (found)
         return false;
     (void)snprintf(other, sizeof other, "%.*s.experts.%d.%s", moe, stem, e, proj);
-    return checkpoint_rows(ck, other, n, k, out, err);
+    return checkpoint_rows_derived(ck, space, other, n, k, out, err);
 }
 
 bool checkpoint_vector(const Checkpoint *ck, const char *name, int64_t n, float *out, Error *err)

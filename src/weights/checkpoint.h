@@ -3,9 +3,10 @@
  * Names and configuration keys are those of Hugging Face for both (gguf_names.h says how GGUF is
  * mapped).
  *
- * Nothing is converted or copied: tensors are views of the mapped files, valid until
- * checkpoint_close. Everything is checked when opened, so that a view is always inside its file.
- * Opening reads headers only. After open a checkpoint is read-only and any thread may read it. */
+ * Nothing is converted or copied, unless the caller gives room for it (CheckpointSpace): tensors
+ * are views of the mapped files, valid until checkpoint_close. Everything is checked when opened,
+ * so that a view is always inside its file. Opening reads headers only. After open a checkpoint is
+ * read-only and any thread may read it. */
 #ifndef MERE_WEIGHTS_CHECKPOINT_H
 #define MERE_WEIGHTS_CHECKPOINT_H
 
@@ -62,14 +63,26 @@ int checkpoint_n_files(const Checkpoint *ck);
 const char *checkpoint_file(const Checkpoint *ck, int file); /* its path */
 bool checkpoint_broken(const Checkpoint *ck); /* a file was cut while mapped; data is zero there */
 
+/* Room for matrices that are derived from the file's bytes. */
+typedef struct CheckpointSpace {
+    Arena *arena;
+    int64_t bytes; /* written so far */
+} CheckpointSpace;
+
 /* The matrix `stem` ("model.layers.0.mlp.up_proj") as n rows of k, in whatever scheme it is stored:
  *   <stem>.weight                        plain numbers or GGUF blocks, [.., k] with n rows in all
+ *   <stem>.qweight, .weight_packed, .weight + .weight_scale ...  the schemes of quant.h
  *   <stem>.weight + .scales (+ .biases)  MLX: affine 4 and 8 bits, group 32, 64, 128; mxfp4.
  * Bits and group come from the shapes, the mode from the configuration ("quantization", with its
  * overrides per module). ERR_FORMAT: a part is missing or has another shape. ERR_UNSUPPORTED: bits
  * or mode that mere does not read. */
 MUST_CHECK bool checkpoint_rows(const Checkpoint *ck, const char *stem, int64_t n, int64_t k,
                                 RowView *out, Error *err);
+/* The same, and what cannot be used as it lies in the file is written into `space`, which must live
+ * as long as the view. checkpoint_rows refuses such a matrix. */
+MUST_CHECK bool checkpoint_rows_derived(const Checkpoint *ck, CheckpointSpace *space,
+                                        const char *stem, int64_t n, int64_t k, RowView *out,
+                                        Error *err);
 
 /* Rows [n][k] of expert e of n_experts. `stem` is "<moe>.experts.<proj>"; looked for, in this
  * order:
@@ -79,6 +92,9 @@ MUST_CHECK bool checkpoint_rows(const Checkpoint *ck, const char *stem, int64_t 
  * Errors as checkpoint_rows. */
 MUST_CHECK bool checkpoint_expert_rows(const Checkpoint *ck, const char *stem, int e, int n_experts,
                                        int64_t n, int64_t k, RowView *out, Error *err);
+MUST_CHECK bool checkpoint_expert_rows_derived(const Checkpoint *ck, CheckpointSpace *space,
+                                               const char *stem, int e, int n_experts, int64_t n,
+                                               int64_t k, RowView *out, Error *err);
 
 /* The tensor `name` (with its ".weight" or ".bias"), of any shape and any weight format, as n f32
  * in out. ERR_FORMAT: missing, or not n elements. */

@@ -10,7 +10,7 @@ for how in help --help -h; do
     cmp -s "$out" "$tmp/alone" || fail "mere $how differs from mere alone"
 done
 commands=$(sed -n 's/^  \([a-z][a-z]*\)  *[a-z].*/\1/p' "$tmp/alone" | grep -vx mere)
-for command in run logits info plan bench devices families version serve help; do
+for command in run logits info plan bench devices families version serve help pull list show rm chat tokenize perplexity; do
     printf '%s\n' "$commands" | grep -qx "$command" || fail "mere alone does not list $command"
 done
 for command in $commands; do
@@ -28,6 +28,12 @@ for option in model prompt file ctx kv device threads cpu-level numerics determi
     raw ignore-eos json repeat-penalty presence-penalty frequency-penalty logit-bias logprobs verbose quiet color; do
     says "--$option( |\$)"
 done
+mere 0 chat --help
+for option in model ctx system think n temp top-k top-p min-p seed color; do says "--$option( |\$)"; done
+mere 0 tokenize --help
+for option in prompt file ids count special bos decode json; do says "--$option( |\$)"; done
+mere 0 perplexity --help
+for option in file ctx stride chunks json numerics; do says "--$option( |\$)"; done
 mere 0 serve --help
 for option in host port api-key cors slots; do says "--$option "; done
 mere 0 bench --help

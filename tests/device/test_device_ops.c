@@ -49,7 +49,7 @@ static void test_rows(void **state)
         y = g_add(g, y, g_head_norm(g, NULL, right, w / 2, 1e-5F));
         y = g_norm_gated(g, net_vec(&n, w / 2, 0.5F, 1), y, right, w / 2, 1e-6F);
         net_end(&n, g_add(g, y, x), w, MAX_ROWS, NET_SEQS);
-        check(s, &n, PRODUCT_BOUND);
+        check_many(s, &n, PRODUCT_BOUND);
     }
 }
 
@@ -83,7 +83,7 @@ static void test_rope(void **state)
         T x = net_embed(&n, 96);
         x = g_add(n.graph, g_rope(n.graph, x, &whole), g_rope(n.graph, x, &part));
         net_end(&n, x, 96, MAX_ROWS, NET_SEQS);
-        check(s, &n, EXACT_BOUND);
+        check_many(s, &n, EXACT_BOUND);
     }
 }
 
@@ -95,8 +95,7 @@ typedef struct AttnCase {
     bool sinks, head_norm, rope, pairs;
 } AttnCase;
 
-/* n_rows of all_rows. */
-static void attn_case(Session *s, const AttnCase *c, uint64_t seed, int n_rows)
+static void attn_case(Session *s, const AttnCase *c, uint64_t seed, const int *rows, int n_rows)
 {
     Net n;
     net_begin(&n, seed);
@@ -138,8 +137,8 @@ static void attn_case(Session *s, const AttnCase *c, uint64_t seed, int n_rows)
                         .window = c->window,
                         .sinks = c->sinks ? net_vec(&n, c->heads, 1, 0) : NULL};
     T y = g_attn(g, tq, tk, tv, &a);
-    net_end(&n, y, c->heads * c->v_dim, net_script_rows(all_rows[n_rows - 1]), NET_SEQS);
-    check_rows(s, &n, c->page_tokens, all_rows, n_rows, KV_BOUND * 4);
+    net_end(&n, y, c->heads * c->v_dim, net_script_rows(rows[n_rows - 1]), NET_SEQS);
+    check_rows(s, &n, c->page_tokens, rows, n_rows, KV_BOUND * 4);
 }
 
 static void test_attention(void **state)
@@ -182,8 +181,8 @@ static void test_attention(void **state)
         {.heads = 16, .kv_heads = 1, .head_dim = 32, .v_dim = 32, .page_tokens = 16, .window = 20},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        /* Many rows for the first ones: compiling kernels takes most of the time. */
-        attn_case(s, &cases[i], 900 + i, i < 3 ? COUNT_OF(all_rows) : COUNT_OF(all_rows) - 2);
+        attn_case(s, &cases[i], 900 + i, many_rows,
+                  i < 3 ? COUNT_OF(many_rows) : COUNT_OF(many_rows) - 1);
 }
 
 /* ---- experts ---- */
@@ -241,7 +240,7 @@ static void test_experts(void **state)
             net_free(&n);
             continue;
         }
-        check_rows(s, &n, 16, all_rows, COUNT_OF(all_rows) - 1, 3 * PRODUCT_BOUND);
+        check_rows(s, &n, 16, many_rows, COUNT_OF(many_rows) - 1, 3 * PRODUCT_BOUND);
     }
 }
 
@@ -284,7 +283,7 @@ static void test_recurrent(void **state)
         T y = g_delta(g, qkv, g_slice(g, all, channels, cases[i].v_heads),
                       g_slice(g, all, channels + cases[i].v_heads, cases[i].v_heads), &d);
         net_end(&n, y, cases[i].v_heads * cases[i].v_dim, MAX_ROWS, NET_SEQS);
-        check(s, &n, EXACT_BOUND * 4);
+        check_many(s, &n, EXACT_BOUND * 4);
     }
 }
 

@@ -104,6 +104,41 @@ static void test_cache(void **state)
     resolves("o/r", "store/o/r");
 }
 
+/* Folders of Ollama and LM Studio, and repositories that keep a quant in a folder of its own. */
+static void test_elsewhere(void **state)
+{
+#define HEX "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define MODEL                                                                                      \
+    "{\"layers\":[{\"mediaType\":\"x\"},{\"mediaType\":\"application/vnd.ollama.image.model\","
+    Error err;
+    (void)state;
+    roots.ollama = arena_printf(&arena, &err, "%s/ollama", dir.path);
+    roots.lmstudio[0] = arena_printf(&arena, &err, "%s/lm", dir.path);
+    temp_text(&dir, "ollama/manifests/registry.ollama.ai/library/llama/latest",
+              MODEL "\"digest\":\"sha256:" HEX "\"}]}");
+    temp_text(&dir, "ollama/manifests/registry.ollama.ai/me/own/3b",
+              MODEL "\"digest\":\"sha256:" HEX "\"}]}");
+    temp_text(&dir, "ollama/manifests/registry.ollama.ai/library/evil/latest",
+              MODEL "\"digest\":\"sha256:../../../../etc/passwd\"}]}");
+    temp_text(&dir, "ollama/manifests/registry.ollama.ai/library/none/latest", "{}");
+    temp_text(&dir, "lm/o/studio/x-Q4_0.gguf", "");
+    temp_text(&dir, "lm/o/folders/Q8_0/x-Q8_0-00001-of-00002.gguf", "");
+    temp_text(&dir, "lm/o/folders/BF16/x-BF16.gguf", "");
+    resolves("llama", "ollama/blobs/sha256-" HEX);
+    resolves("llama:latest", "ollama/blobs/sha256-" HEX);
+    resolves("me/own:3b", "ollama/blobs/sha256-" HEX);
+    refuses("me/own", ERR_NOT_FOUND, "mere pull");
+    refuses("evil", ERR_FORMAT, "names no model blob");
+    refuses("none", ERR_FORMAT, "names no model blob");
+    resolves("o/studio", "lm/o/studio/x-Q4_0.gguf");
+    resolves("o/folders:q8_0", "lm/o/folders/Q8_0/x-Q8_0-00001-of-00002.gguf");
+    refuses("o/folders", ERR_USAGE, "say which");
+    temp_text(&dir, "store/me/half/config.json.0123456789ab.part", "{");
+    refuses("me/half", ERR_NOT_FOUND, "mere pull goes on");
+    roots.ollama = NULL;
+    roots.lmstudio[0] = NULL;
+}
+
 static void test_hostile_names(void **state)
 {
     static const char *const names[] = {
@@ -167,8 +202,8 @@ static void test_roots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_paths),         TEST(test_store), TEST(test_cache),
-        TEST(test_hostile_names), TEST(test_roots),
+        TEST(test_paths),     TEST(test_store),         TEST(test_cache),
+        TEST(test_elsewhere), TEST(test_hostile_names), TEST(test_roots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

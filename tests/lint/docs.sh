@@ -5,7 +5,7 @@ bad=0
 names=$(mktemp)
 trap 'rm -f "$names"' EXIT
 # Every identifier of the sources, once.
-find . -path ./build -prune -o '(' -name '*.[ch]' -o -name '*.def' ')' -print | xargs cat | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort -u >"$names"
+find . -path ./build -prune -o '(' -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.comp' ')' -print | xargs cat | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort -u >"$names"
 for doc in *.md docs/*.md; do
     # `sched_step`, `CpuKernels`, `src/x/y.c`: snake_case with an underscore or a known extension
     for word in $(sed '/^```/,/^```/d' "$doc" | grep -oE '`[A-Za-z0-9_./-]+`' | tr -d '`' | sort -u); do
@@ -18,7 +18,7 @@ for doc in *.md docs/*.md; do
             .*) ;;
             *.c | *.h | *.def) [ -n "$(find src include cmake tests -name "${word##*/}" | head -n 1)" ] || { echo "$doc: no file $word"; bad=1; } ;;
             esac ;;
-        *[!a-z0-9_]* | _* | getopt_long) ;;
+        *[!a-z0-9_]* | _* | getopt_long | *_proxy) ;; # of the C library, of the environment
         ?*_?*) grep -qxF "$word" "$names" || { echo "$doc: no $word in the sources"; bad=1; } ;;
         esac
     done

@@ -33,6 +33,7 @@ BEGIN {
 # What only one file may see, so that it can be replaced there.
 /^[ \t]*#[ \t]*include[ \t]*<event2\// { if (FILENAME !~ /^src\/serve\//) breach($2, "libevent belongs to serve/") }
 /^[ \t]*#[ \t]*include[ \t]*<curl\// { if (FILENAME != "src/weights/pull_http.c") breach($2, "libcurl belongs to pull_http.c") }
+/^[ \t]*#[ \t]*include[ \t]*<histedit/ { if (FILENAME != "src/cli/lineedit.c") breach($2, "libedit belongs to lineedit.c") }
 /^[ \t]*#[ \t]*include[ \t]*<jansson/ { if (FILENAME !~ /^src\/base\//) breach($2, "use base/json.h") }
 # Kernels know nothing of the host: files of their own folder and of device/gpu, by bare name, as compilers of device code are run.
 function kernel(path) {

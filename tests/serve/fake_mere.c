@@ -490,6 +490,18 @@ int32_t mere_families(const MereFamily **out)
 
 /* ---- text ---- */
 
+bool mere_text_open(MereStr model, MereModel **out, MereError *err)
+{
+    static MereEngine engine; /* mere_model_info looks there */
+    if (!check_name(model, err))
+        return false;
+    *out = mem_zalloc(sizeof **out);
+    if (!*out)
+        return refuse(err, MERE_ERR_NOMEM, "out of memory: model");
+    (*out)->engine = &engine;
+    return true;
+}
+
 bool mere_tokenize(const MereModel *m, MereStr text, uint32_t flags, int32_t *ids, int64_t cap,
                    int64_t *n, MereError *err)
 {
@@ -511,7 +523,8 @@ bool mere_detokenize(const MereModel *m, const int32_t *ids, int64_t n_ids, char
     char text[16];
     snprintf(text, sizeof text, "<%d>", ids[0]);
     *n = strlen(text);
-    memcpy(out, text, *n < cap ? *n : cap);
+    if (cap > 0)
+        memcpy(out, text, *n < cap ? *n : cap);
     return true;
 }
 
@@ -557,6 +570,14 @@ bool mere_submit(MereModel *m, const MereRequest *req, uint64_t *id, MereError *
     }
     const bool ok = free_job && n_used < e->slots + e->queue_max;
     if (ok) {
+        /* The words that tell what to do may come as ids, which are bytes here. */
+        char told[512];
+        MereStr words = req->prompt;
+        if (req->n_ids > 0) {
+            words = (MereStr){told, 0};
+            for (int64_t i = 0; i < req->n_ids && words.len < sizeof told; i++)
+                told[words.len++] = (char)req->ids[i];
+        }
         const MereStr p = req->prompt;
         *free_job = (Job){.used = true,
                           .id = e->next_id++,
@@ -566,11 +587,11 @@ bool mere_submit(MereModel *m, const MereRequest *req, uint64_t *id, MereError *
                           .logprobs = req->sampling.logprobs,
                           .seed = req->sampling.seed ? req->sampling.seed : 7,
                           .echo = req->echo_logits,
-                          .stall = has(p, "@stall"),
-                          .lost = has(p, "@lost"),
-                          .error = has(p, "@error"),
-                          .is_slow = has(p, "@slow"),
-                          .is_long = has(p, "@long"),
+                          .stall = has(words, "@stall"),
+                          .lost = has(words, "@lost"),
+                          .error = has(words, "@error"),
+                          .is_slow = has(words, "@slow"),
+                          .is_long = has(words, "@long"),
                           .is_short = req->n_ids > 0 && req->ids[0] == FAKE_VOCAB - 1};
         snprintf(free_job->prompt, sizeof free_job->prompt, "%.*s", (int)p.len, p.ptr ? p.ptr : "");
         *id = free_job->id;

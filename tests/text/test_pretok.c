@@ -23,7 +23,7 @@ static void cut(const Pretok *p, Str text, StrBuf *out)
     arena_init(&a, "test");
     assert_true(textre_work_init(&w, text.len, &err));
     strbuf_clear(out);
-    if (!pretok_run(p, &w, &a, text, collect, out, &err))
+    if (!pretok_run(p, &w, &a, text, true, collect, out, &err))
         fail_msg("%s", err.msg);
     textre_work_free(&w);
     arena_free(&a);
@@ -157,7 +157,7 @@ static void test_hostile(void **state)
             fail_msg("%s: %s", cases[i], err.msg);
         assert_true(textre_work_init(&w, LEN, &err));
         const double start = clock_ms();
-        if (!pretok_run(&p, &w, &a, (Str){text, LEN}, collect, &out, &err))
+        if (!pretok_run(&p, &w, &a, (Str){text, LEN}, true, collect, &out, &err))
             assert_true(err.code == ERR_FORMAT);
         const double ms = clock_ms() - start;
         if (ms > 60000) /* about a second */

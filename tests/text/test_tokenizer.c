@@ -343,19 +343,21 @@ static void test_refused(void **state)
         ErrCode code;
         const char *mentions;
     } cases[] = {
-        {{.normalizer = "{\"type\":\"Lowercase\"}"}, NULL, ERR_UNSUPPORTED, "Lowercase"},
+        {{.normalizer = "{\"type\":\"Odd\"}"}, NULL, ERR_UNSUPPORTED, "Odd"},
         {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
                         "\"Replace\"}]}"},
          NULL,
-         ERR_UNSUPPORTED,
+         ERR_FORMAT,
          "Replace"},
-        {{.pre = "{\"type\":\"Metaspace\"}"}, NULL, ERR_UNSUPPORTED, "Metaspace"},
-        {{.pre = "null"}, NULL, ERR_UNSUPPORTED, "ByteLevel"},
-        {{.pre =
-              "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE_LEVEL ",{\"type\":\"Digits\"}]}"},
+        {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"},
          NULL,
          ERR_UNSUPPORTED,
-         "after ByteLevel"},
+         "replacement"},
+        {{.pre = "{\"type\":\"UnicodeScripts\"}"}, NULL, ERR_UNSUPPORTED, "UnicodeScripts"},
+        {{.pre = "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE_LEVEL "," BYTE_LEVEL "]}"},
+         NULL,
+         ERR_UNSUPPORTED,
+         "second"},
         {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}"},
          NULL,
          ERR_FORMAT,
@@ -367,7 +369,7 @@ static void test_refused(void **state)
          "Odd"},
         {{.pre = "{}"}, NULL, ERR_FORMAT, "type"},
         {{.pre = "5"}, NULL, ERR_FORMAT, "no object"},
-        {{.decoder = "{\"type\":\"WordPiece\"}"}, NULL, ERR_UNSUPPORTED, "WordPiece"},
+        {{.decoder = "{\"type\":\"CTC\"}"}, NULL, ERR_UNSUPPORTED, "CTC"},
         {{.post = "{\"type\":\"Odd\"}"}, NULL, ERR_UNSUPPORTED, "Odd"},
         {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"q\"}}]"
                   "}"},
@@ -412,7 +414,8 @@ static void test_damaged(void **state)
         {"{}", "\"model\" is missing"},
         {"{\"model\":{}}", "model.vocab is missing"},
         {"{\"model\":{\"vocab\":{}}}", "model.merges is missing"},
-        {"{\"model\":{\"vocab\":{\"a\":0", "wanted a comma"},
+        {"{\"model\":{\"vocab\":{\"a\":0", "ends inside"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0 1}}}", "wanted a comma"},
         {"{\"model\":{\"vocab\":{\"a\":0,\"b\":0}}}", "given twice"},
         {"{\"model\":{\"vocab\":{\"a\":-1}}}", "not negative"},
         {"{\"model\":{\"vocab\":{\"a\":1.5}}}", "whole number"},
@@ -609,7 +612,7 @@ static void test_gguf_errors(void **state)
         static char huge[2001];
         switch (i) {
         case 0:
-            g.model = str_from("llama");
+            g.model = str_from("rwkv");
             break;
         case 1:
             g.pre = str_from("nobody-knows");

@@ -62,6 +62,13 @@ typedef struct VkBlock {
     uint8_t *host; /* NULL: not mapped */
 } VkBlock;
 
+/* Blocks that hold several things: of this size they waste little of a fragmented memory and are
+ * few. */
+enum { VK_BLOCK_BYTES = 1 << 30 };
+static inline int64_t vk_block_most(const VkFacts *f)
+{
+    return f->max_bytes < VK_BLOCK_BYTES ? f->max_bytes : VK_BLOCK_BYTES;
+}
 /* `what` names it in errors. ERR_NOMEM also when it is larger than one allocation may be. The
  * contents are undefined. */
 MUST_CHECK bool vk_block_open(Device *d, VkUse use, int64_t bytes, const char *what, VkBlock *out,

@@ -2,10 +2,7 @@
 
 #include "base/mem.h"
 
-enum {
-    BLOCK_BYTES = 1 << 30, /* as for weights */
-    ALIGN = 256
-};
+enum { ALIGN = 256 };
 
 /* More than any machine has; sums of a few such sizes still fit 63 bits. */
 static const int64_t too_many_bytes = INT64_MAX / 4096;
@@ -46,14 +43,15 @@ int64_t vk_pool_bytes(const KvPoolDesc *d, int64_t *state_bytes)
     return sum;
 }
 
-/* Gives every layer's keys and values a block and an offset; sizes[b] are the blocks' bytes. */
-static void place_layers(KvPool *p, int64_t *sizes)
+/* Gives every layer's keys and values a block and an offset; sizes[b] are the blocks' bytes, at
+ * most `most` unless one layer alone has more. */
+static void place_layers(KvPool *p, int64_t most, int64_t *sizes)
 {
     p->n_blocks = 0;
     for (int g = 0; g < p->desc.n_groups; g++)
         for (int i = 0; i < 2 * p->desc.groups[g].n_layers; i++) {
             const int64_t bytes = layer_bytes(&p->desc, g, width_of(&p->desc, g, i % 2));
-            if (p->n_blocks == 0 || sizes[p->n_blocks - 1] + bytes > BLOCK_BYTES)
+            if (p->n_blocks == 0 || sizes[p->n_blocks - 1] + bytes > most)
                 sizes[p->n_blocks++] = 0;
             p->block_of[g][i] = p->n_blocks - 1;
             p->offset[g][i] = sizes[p->n_blocks - 1];
@@ -76,7 +74,7 @@ static bool open_blocks(Device *d, KvPool *p, Error *err)
     p->blocks = ARENA_ARRAY(&p->arena, layers + 1, VkBlock, err);
     if (!sizes || !p->blocks)
         return false;
-    place_layers(p, sizes);
+    place_layers(p, vk_block_most(&d->facts), sizes);
     for (int i = 0; i < p->n_blocks; i++)
         if (!vk_block_open(d, VK_USE_DEVICE, sizes[i], "kv cache", &p->blocks[i], err))
             return false;

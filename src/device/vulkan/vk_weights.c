@@ -6,17 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-    STAGING_BYTES = 32 << 20,
-    /* Blocks of this size waste little of a fragmented memory and are few. */
-    BLOCK_BYTES = 1 << 30,
-    ALIGN = 256,
-    MAP_PAGE = 4096
-};
+enum { STAGING_BYTES = 32 << 20, ALIGN = 256, MAP_PAGE = 4096 };
 
 int64_t vk_weights_part_max(const VkFacts *f)
 {
-    return i64_min(f->max_bytes / 2, BLOCK_BYTES); /* a part has scales beside its codes */
+    return i64_min(f->max_bytes / 2, VK_BLOCK_BYTES); /* a part has scales beside its codes */
 }
 
 Placement vk_weights_place(const Device *d, const Weight *w, int64_t *bytes)
@@ -65,11 +59,12 @@ static VkWeightPlace *find_twin(DeviceWeights *w, int before)
 typedef struct Fill {
     int64_t *sizes; /* [n_blocks] */
     int n_blocks, cap;
+    int64_t most; /* of a block */
 } Fill;
 
 static bool fill_add(Arena *a, Fill *f, int64_t bytes, int *block, int64_t *offset, Error *err)
 {
-    if (f->n_blocks == 0 || f->sizes[f->n_blocks - 1] + bytes > BLOCK_BYTES) {
+    if (f->n_blocks == 0 || f->sizes[f->n_blocks - 1] + bytes > f->most) {
         if (f->n_blocks == f->cap) {
             const int cap = f->cap ? 2 * f->cap : 64;
             int64_t *sizes = ARENA_ARRAY(a, cap, int64_t, err);
@@ -228,7 +223,7 @@ static bool open_blocks(Device *d, DeviceWeights *w, const Fill *fill, Error *er
 
 static bool open_all(Device *d, DeviceWeights *w, const LoadProgress *progress, Error *err)
 {
-    Fill fill = {0};
+    Fill fill = {.most = vk_block_most(&d->facts)};
     int **block_of = ARENA_ARRAY(&w->arena, w->n + 1, int *, err);
     if (!block_of || !plan_places(w, &d->facts, &fill, block_of, err) ||
         !open_blocks(d, w, &fill, err))

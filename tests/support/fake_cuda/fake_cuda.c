@@ -95,7 +95,7 @@ static struct {
     int64_t n_objects;
     uint64_t calls, fail_at, launches, memory;
     int fail_code, fail_launch;
-    bool fail_sticky, hang;
+    bool fail_sticky, hang, ends_only;
 } fake = {
     .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .fail_launch = -1};
 
@@ -239,6 +239,15 @@ static void free_object(Object **link)
     free(o);
 }
 
+static void free_objects(int device, bool streams)
+{
+    for (Object **link = &fake.objects; *link;)
+        if ((*link)->device == device && ((*link)->kind == STREAM) == streams)
+            free_object(link);
+        else
+            link = &(*link)->next;
+}
+
 static int drop(Kind kind, const void *p)
 {
     Object **link = find_object(kind, p);
@@ -250,12 +259,14 @@ static int drop(Kind kind, const void *p)
 
 /* ---- streams: one thread each ---- */
 
-static int run_graph(const struct CuGraphOpaque *g, int fail_launch)
+static int run_graph(const struct CuGraphOpaque *g, int fail_launch, bool ends_only)
 {
     for (int i = 0; i < g->n; i++) {
         const Launch *l = &g->launches[i];
         if (i == fail_launch)
             return LAUNCH_FAILED;
+        if (ends_only && i > 0 && i + 1 < g->n)
+            continue;
         if (emu_launch(l->kernel, l->grid, l->block, l->smem, l->cluster, l->params,
                        l->params_bytes) != 0) {
             fprintf(stderr, "fake_cuda: launch %d of %d: %s\n", i, g->n, emu_error());
@@ -268,11 +279,11 @@ static int run_graph(const struct CuGraphOpaque *g, int fail_launch)
     return CU_SUCCESS;
 }
 
-static int run_work(const Work *w, int fail_launch)
+static int run_work(const Work *w, int fail_launch, bool ends_only)
 {
     switch (w->kind) {
     case WORK_GRAPH:
-        return run_graph(&w->exec->graph, fail_launch);
+        return run_graph(&w->exec->graph, fail_launch, ends_only);
     case WORK_COPY:
         memmove(w->to, w->from, w->bytes);
         return CU_SUCCESS;
@@ -303,8 +314,9 @@ static void *stream_thread(void *arg)
         }
         s->busy = true;
         const bool lost = ctx->sticky != 0;
+        const bool ends_only = fake.ends_only;
         (void)pthread_mutex_unlock(&fake.lock);
-        const int code = lost ? CU_SUCCESS : run_work(w, fail_launch);
+        const int code = lost ? CU_SUCCESS : run_work(w, fail_launch, ends_only);
         (void)pthread_mutex_lock(&fake.lock);
         if (code != CU_SUCCESS)
             ctx->sticky = code;
@@ -462,24 +474,22 @@ int cuDevicePrimaryCtxRetain(CuContext *ctx, CuDevice dev)
     return leave((*ctx)->sticky);
 }
 
-/* With the last reference all that the context owns is gone, and so is what made it sick. */
+/* With the last reference all that the context owns is gone, and so is what made it sick. Told to
+ * fail, it is done all the same. */
 int cuDevicePrimaryCtxRelease_v2(CuDevice dev)
 {
     const int e = enter(false);
     CuContext ctx = &fake.contexts[dev];
-    if (e || ctx->refs == 0)
+    if (ctx->refs == 0)
         return leave(e ? e : INVALID_CONTEXT);
     fake.n_objects--;
     if (--ctx->refs > 0)
-        return leave(CU_SUCCESS);
+        return leave(e);
     await_streams();
-    for (Object **link = &fake.objects; *link;)
-        if ((*link)->device == dev)
-            free_object(link);
-        else
-            link = &(*link)->next;
+    free_objects(dev, true); /* their threads end before what they work on goes */
+    free_objects(dev, false);
     ctx->sticky = 0;
-    return leave(CU_SUCCESS);
+    return leave(e);
 }
 
 int cuCtxSetCurrent(CuContext ctx)
@@ -880,6 +890,13 @@ static uint64_t launches(void)
     return n;
 }
 
+static void ends_only(bool on)
+{
+    (void)pthread_mutex_lock(&fake.lock);
+    fake.ends_only = on;
+    (void)pthread_mutex_unlock(&fake.lock);
+}
+
 static void set_memory(uint64_t bytes)
 {
     (void)pthread_mutex_lock(&fake.lock);
@@ -895,6 +912,7 @@ const FakeCuda *fake_cuda_table(void)
                                    .hang = hang,
                                    .fail_launch = fail_launch,
                                    .launches = launches,
+                                   .ends_only = ends_only,
                                    .set_memory = set_memory};
     return &table;
 }

@@ -28,6 +28,9 @@ typedef struct FakeCuda {
     /* The next graph's k-th launch (from 0) fails: the stream and all later calls answer 719. */
     void (*fail_launch)(int k);
     uint64_t (*launches)(void); /* of kernels that ran */
+    /* Of a graph only the first and the last launch run, which bring a step in and end it: for
+     * tests that do not look at logits. */
+    void (*ends_only)(bool on);
     void (*set_memory)(uint64_t bytes);
 } FakeCuda;
 
