@@ -167,6 +167,11 @@ static bool find_function(Device *d, const char *name, CuFunction *out, Error *e
 
 static CudaFunction *function_entry(Device *d, const char *name, Error *err)
 {
+    if (strlen(name) >= CUDA_NAME_MAX) {
+        (void)err_set(err, ERR_FAILED, "cuda: kernel %s has a name of more than %d characters", name,
+                      CUDA_NAME_MAX - 1);
+        return NULL;
+    }
     for (int i = 0; i < d->n_functions; i++)
         if (strcmp(d->functions[i].name, name) == 0)
             return &d->functions[i];
@@ -184,7 +189,8 @@ static CudaFunction *function_entry(Device *d, const char *name, Error *err)
     if (!find_function(d, name, &f, err))
         return NULL;
     CudaFunction *entry = &d->functions[d->n_functions++];
-    *entry = (CudaFunction){.name = name, .f = f, .smem = 48 * 1024};
+    *entry = (CudaFunction){.f = f, .smem = 48 * 1024};
+    memcpy(entry->name, name, strlen(name) + 1);
     return entry;
 }
 

@@ -78,8 +78,12 @@ typedef struct CudaSpans {
     int64_t host_step, host_results, host_done, host_end;
 } CudaSpans;
 
+/* Few rows have a graph for short caches, one for longer ones, and one for any. */
+enum { CUDA_KV_ROWS = 8, CUDA_BUCKETS_MAX = GPU_BUCKETS_MAX + 2 * 4 };
+
 typedef struct CudaBucket {
     int rows, n_launches;
+    int kv_max; /* longest cache of a segment */
     CuGraphExec exec;
     uint64_t typical_ns;                  /* of a step, as last seen; 0: none yet */
     uint64_t n_steps, submit_ns, step_ns; /* sums, for the trace */
@@ -108,8 +112,8 @@ struct Program {
     float *staging; /* [CUDA_RING][max_out][vocab], pinned */
     int64_t vocab;
     int n_buckets;
-    CudaBucket buckets[GPU_BUCKETS_MAX];
-    uint64_t submitted, waited; /* tickets: step t has ticket t + 1 */
+    CudaBucket buckets[CUDA_BUCKETS_MAX]; /* by rows, then by kv_max */
+    uint64_t submitted, waited;           /* tickets: step t has ticket t + 1 */
     uint64_t last_end_ns;
     CudaStep steps[CUDA_RING];
     bool trace;
@@ -159,6 +163,12 @@ int64_t cuda_pool_layer(const KvPoolDesc *desc, int group, int layer, int64_t *v
 /* The newest open pool of this geometry; NULL: none. */
 const KvPool *cuda_pool_find(const Device *d, const KvPoolDesc *desc);
 
+/* Numbers of a weight's bias: one row for each expert. */
+static inline int64_t cuda_bias_floats(const Weight *w)
+{
+    return w->n * (w->n_experts > 0 ? w->n_experts : 1);
+}
+
 /* ---- building (cuda_build.c) ---- */
 
 typedef struct CudaRecord {
@@ -184,7 +194,7 @@ struct CudaBuild {
     int n_weights;
     const Program *program; /* NULL: measuring */
     Arena *arena;           /* of the records */
-    int rows, max_out, op_index;
+    int rows, max_out, kv_max, op_index;
     int64_t work_at;
     int counters_at;
     CudaPacked packed[CUDA_PACKED_MAX];
@@ -197,7 +207,9 @@ struct CudaBuild {
 };
 
 /* Calls the emitters for every operation of a bucket. */
-MUST_CHECK bool cuda_build_walk(CudaBuild *b, int rows, Error *err);
+MUST_CHECK bool cuda_build_walk(CudaBuild *b, int rows, int kv_max, Error *err);
+/* Rows and kv_max of all buckets for steps up to max_rows; returns how many. */
+int cuda_buckets(int max_rows, CudaBucket out[CUDA_BUCKETS_MAX]);
 
 /* ---- programs (cuda_lower.c) ---- */
 MUST_CHECK bool cuda_lower_check(const Device *d, const GraphPlan *graph, Error *err);

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <limits.h>
 #include <string.h>
 
 /* ---- errors and launches ---- */
@@ -117,6 +118,11 @@ const GpuPlan *cuda_plan(const CudaBuild *b)
     return b->plan;
 }
 
+int cuda_kv_max(const CudaBuild *b)
+{
+    return b->kv_max;
+}
+
 int cuda_bucket_rows(const CudaBuild *b)
 {
     return b->rows;
@@ -196,7 +202,7 @@ CudaPtr cuda_bias(const CudaBuild *b, const Weight *w)
         if (o == w)
             return at(b, offset);
         if (o->bias)
-            offset += vec_bytes(o->n);
+            offset += vec_bytes(cuda_bias_floats(o));
     }
     return 0;
 }
@@ -394,9 +400,23 @@ static void next_op(CudaBuild *b, int index)
     b->n_packed = n;
 }
 
-bool cuda_build_walk(CudaBuild *b, int rows, Error *err)
+int cuda_buckets(int max_rows, CudaBucket out[CUDA_BUCKETS_MAX])
+{
+    static const int lengths[] = {CUDA_KV_SHORT, CUDA_KV_MIDDLE, INT_MAX};
+    int rows[GPU_BUCKETS_MAX];
+    const int n_rows = gpu_buckets(max_rows, rows);
+    int n = 0;
+    for (int i = 0; i < n_rows; i++)
+        for (size_t k = rows[i] <= CUDA_KV_ROWS ? 0 : COUNT_OF(lengths) - 1; k < COUNT_OF(lengths);
+             k++)
+            out[n++] = (CudaBucket){.rows = rows[i], .kv_max = lengths[k]};
+    return n;
+}
+
+bool cuda_build_walk(CudaBuild *b, int rows, int kv_max, Error *err)
 {
     b->rows = rows;
+    b->kv_max = kv_max;
     b->max_out = (int)i64_min(rows, b->plan->graph->max_out_rows);
     b->n_packed = 0;
     b->n_records = 0;

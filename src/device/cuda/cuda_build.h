@@ -38,8 +38,10 @@ bool cuda_exact(const CudaBuild *b);   /* the exact numeric class */
 bool cuda_deterministic(const CudaBuild *b);
 KvFormat cuda_kv_format(const CudaBuild *b);
 const GpuPlan *cuda_plan(const CudaBuild *b);
-int cuda_bucket_rows(const CudaBuild *b); /* of the program being built */
-int cuda_max_out(const CudaBuild *b);     /* output rows of this program, at most */
+int cuda_bucket_rows(const CudaBuild *b);            /* of the program being built */
+int cuda_kv_max(const CudaBuild *b);                 /* no segment of it has a longer cache */
+enum { CUDA_KV_SHORT = 256, CUDA_KV_MIDDLE = 2048 }; /* tokens: where decoding changes its ways */
+int cuda_max_out(const CudaBuild *b);                /* output rows of this program, at most */
 /* Rows of an operation: the bucket's rows or the output rows. What is past n_rows or n_out of the
  * step is padding: it may be computed, it must not be stored outside scratch. */
 int cuda_op_rows(const CudaBuild *b, const GpuOp *op);

@@ -12,6 +12,8 @@
 #include "base/num.h"
 #include "device/cuda/cuda_emit.h"
 
+#include <stdio.h>
+
 enum {
     SSQ_BYTES = LIN_WARPS * 4, /* sums of squares of a row */
     TILE = 4096,               /* tiles of k are multiples of this: stages of every layout */
@@ -313,8 +315,34 @@ static bool i8_takes(const CudaBuild *b, const Product *p, const GpuPart *part, 
     return *r >= 0;
 }
 
+bool cuda_lin_has_known(int layout)
+{
+    return layout == LIN_I8_S4 || layout == LIN_I8_A4F16 || layout == LIN_I8_A4BF16;
+}
+
+/* The kernel for a shape, or its twin for a k that many models have; `name` is room for that. */
+static const char *i8_kernel(int layout, Shape shape, int r, int k, char name[64])
+{
+    static const struct {
+        Shape shape;
+        int k;
+    } known[] = {{SHAPE_FULL, 4096},
+                 {SHAPE_FULL, 14336},
+                 {SHAPE_WIDE, 2048},
+                 {SHAPE_HALF, 2048},
+                 {SHAPE_HALF, 4096}};
+    const char *kernel = i8_layouts[layout].kernels[shape][r];
+    for (size_t i = 0; cuda_lin_has_known(layout) && r == 0 && i < COUNT_OF(known); i++)
+        if (known[i].shape == shape && known[i].k == k) {
+            snprintf(name, 64, "%s_k%d", kernel, k);
+            return name;
+        }
+    return kernel;
+}
+
 static void emit_i8(CudaBuild *b, const Product *p, const CudaPart *part, int r)
 {
+    char name[64];
     const int layout = cuda_lin_i8(part->part);
     LinWeight w;
     if (!cuda_lin_weight(b, p->w, part, &w))
@@ -323,8 +351,30 @@ static void emit_i8(CudaBuild *b, const Product *p, const CudaPart *part, int r)
     if (p->in.rows > LIN_ROWS_MAX || (int64_t)w.k * p->in.rows > PACK_ONCE)
         params.in.packed = packed_rows(b, p, i8_layouts[layout].kind);
     const Shape shape = shape_of(&params, layout, part->part, r);
-    launch(b, i8_layouts[layout].kernels[shape][r], cuda_sms(b) * (shape == SHAPE_HALF ? 2 : 1),
+    launch(b, i8_kernel(layout, shape, r, w.k, name), cuda_sms(b) * (shape == SHAPE_HALF ? 2 : 1),
            1 << r, (cuda_lin_x_bytes(w.k) + SSQ_BYTES) << r, &params);
+}
+
+/* A router's product of one row, in the fast class: sums in another order than lin_general's. */
+static bool router_takes(const CudaBuild *b, const Product *p, const GpuPart *part)
+{
+    return !cuda_exact(b) && !cuda_deterministic(b) && p->in.rows == 1 && !p->silu &&
+           !p->in.gather && p->in.aligned && part->layout == GPU_F32 &&
+           (p->w->k == 2048 || p->w->k == 4096) && part->rows <= 1024;
+}
+
+static void emit_router(CudaBuild *b, const Product *p, const CudaPart *part)
+{
+    LinWeight w;
+    if (!cuda_lin_weight(b, p->w, part, &w))
+        return;
+    const LinParams params = params_of(p, &w, part->part);
+    cuda_launch(b, &(CudaLaunch){.kernel = w.k == 2048 ? "lin_router_k2048" : "lin_router_k4096",
+                                 .grid = {(params.n + 3) / 4},
+                                 .block = 128,
+                                 .programmatic = true,
+                                 .params = &params,
+                                 .params_bytes = sizeof params});
 }
 
 static void emit_parts(CudaBuild *b, const Product *p)
@@ -332,7 +382,9 @@ static void emit_parts(CudaBuild *b, const Product *p)
     for (int i = 0; i < p->w->n_parts; i++) {
         const CudaPart part = cuda_weight_part(b, p->w, i);
         int r;
-        if (i8_takes(b, p, part.part, &r))
+        if (router_takes(b, p, part.part))
+            emit_router(b, p, &part);
+        else if (i8_takes(b, p, part.part, &r))
             emit_i8(b, p, &part, r);
         else
             emit_f32(b, p, &part);

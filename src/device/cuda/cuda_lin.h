@@ -34,4 +34,7 @@ int cuda_lin_tile(const CudaBuild *b, GpuLayout l, int k, int rows);
 bool cuda_lin_weight(CudaBuild *b, const GpuWeight *w, const CudaPart *part, LinWeight *out);
 LinInput cuda_lin_input(const CudaBuild *b, const GpuOp *op, int rows);
 
+/* Layouts (LIN_I8_...) whose kernels of one row have twins for the shapes of many models. */
+bool cuda_lin_has_known(int layout);
+
 #endif

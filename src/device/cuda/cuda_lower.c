@@ -31,7 +31,8 @@ static int64_t vec_bytes(const GpuPlan *p)
         sum += i64_round_up(p->vecs[i]->n * (int64_t)sizeof(float), CUDA_ALIGN);
     for (int i = 0; i < p->n_weights; i++)
         if (p->weights[i]->bias)
-            sum += i64_round_up(p->weights[i]->n * (int64_t)sizeof(float), CUDA_ALIGN);
+            sum +=
+                i64_round_up(cuda_bias_floats(p->weights[i]) * (int64_t)sizeof(float), CUDA_ALIGN);
     return sum;
 }
 
@@ -73,10 +74,10 @@ static void place(Measured *m)
 
 static bool walk_all(CudaBuild *b, Error *err)
 {
-    int rows[GPU_BUCKETS_MAX];
-    const int n = gpu_buckets(b->plan->graph->max_rows, rows);
+    CudaBucket buckets[CUDA_BUCKETS_MAX];
+    const int n = cuda_buckets(b->plan->graph->max_rows, buckets);
     for (int i = 0; i < n; i++)
-        if (!cuda_build_walk(b, rows[i], err))
+        if (!cuda_build_walk(b, buckets[i].rows, buckets[i].kv_max, err))
             return false;
     return true;
 }
@@ -266,7 +267,7 @@ static bool build_bucket(Device *d, CudaBuild *b, CudaBucket *bucket, Error *err
     const ArenaMark mark = arena_mark(b->arena);
     b->records = NULL;
     b->cap_records = 0;
-    bool ok = cuda_build_walk(b, bucket->rows, err);
+    bool ok = cuda_build_walk(b, bucket->rows, bucket->kv_max, err);
     if (ok) {
         ok = capture(d, b, &graph, err) && cuda_api_exec_create(&bucket->exec, graph, 0, err);
         if (graph)
@@ -323,7 +324,7 @@ static bool fill_memory(Device *d, Program *p, uint8_t *buffer, Error *err)
         put_floats(buffer, &at, p->plan.vecs[i]->v, p->plan.vecs[i]->n);
     for (int i = 0; i < p->plan.n_weights; i++)
         if (p->plan.weights[i]->bias)
-            put_floats(buffer, &at, p->plan.weights[i]->bias, p->plan.weights[i]->n);
+            put_floats(buffer, &at, p->plan.weights[i]->bias, cuda_bias_floats(p->plan.weights[i]));
     if (!cuda_api_fill(p->memory, 0, (size_t)p->bytes, d->stream, err) ||
         (at > 0 &&
          !cuda_api_copy_in(p->memory + (CudaPtr)s->vecs, buffer, (size_t)at, d->stream, err)))
@@ -401,10 +402,7 @@ static bool build_program(Device *d, Program *p, const GraphPlan *graph, const D
     if (!p->pool)
         return err_set(err, ERR_DEVICE, "cuda: no pool of this program's geometry is open");
     p->pool_number = p->pool->number;
-    int rows[GPU_BUCKETS_MAX];
-    p->n_buckets = gpu_buckets(graph->max_rows, rows);
-    for (int i = 0; i < p->n_buckets; i++)
-        p->buckets[i].rows = rows[i];
+    p->n_buckets = cuda_buckets(graph->max_rows, p->buckets);
     return cuda_enter(d, err) && take_memory(d, p, err) && upload_constants(d, p, err) &&
            build_graphs(d, p, w, err);
 }
@@ -435,11 +433,11 @@ static void log_trace(const Device *d, const Program *p)
     for (int i = 0; i < p->n_buckets; i++) {
         const CudaBucket *b = &p->buckets[i];
         const double n = (double)(b->n_steps ? b->n_steps : 1);
-        log_msg(
-            LOG_INFO,
-            "cuda:%d: %d rows: %d kernels; %llu steps, of the host %.1f us each, of all %.3f ms",
-            d->index, b->rows, b->n_launches, (unsigned long long)b->n_steps,
-            (double)b->submit_ns / n * 1e-3, (double)b->step_ns / n * 1e-6);
+        log_msg(LOG_INFO,
+                "cuda:%d: %d rows, caches up to %d: %d kernels; %llu steps, of the host %.1f us "
+                "each, of all %.3f ms",
+                d->index, b->rows, b->kv_max, b->n_launches, (unsigned long long)b->n_steps,
+                (double)b->submit_ns / n * 1e-3, (double)b->step_ns / n * 1e-6);
     }
 }
 

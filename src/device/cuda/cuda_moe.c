@@ -9,6 +9,8 @@
 #include "base/num.h"
 #include "device/cuda/cuda_emit.h"
 
+#include <stdio.h>
+
 #define NAMES(name)                                                                                \
     {                                                                                              \
         "moe_up1_" #name "_full", "moe_up1_" #name "_wide", "moe_up8_" #name, "moe_down_" #name    \
@@ -135,6 +137,15 @@ static bool i8_takes(const CudaBuild *b, const Experts *x)
            down_smem(x) <= cuda_smem_max(b);
 }
 
+/* The twin of a kernel for one token and a shape that many models have, where there is one. */
+static const char *known_shape(const char *kernel, int layout, const char *shape, char name[64])
+{
+    if (!cuda_lin_has_known(layout))
+        return kernel;
+    snprintf(name, 64, "%s_%s", kernel, shape);
+    return name;
+}
+
 static void emit_i8(CudaBuild *b, Experts *x)
 {
     const CudaPart up = cuda_weight_part(b, x->up, 0);
@@ -152,13 +163,21 @@ static void emit_i8(CudaBuild *b, Experts *x)
     p.ld_y = x->moe->ffn;
     const int stage = 32 * cuda_lin_unit(up.part->layout);
     const int one = x->up->k <= 2 * stage ? UP1_WIDE : UP1_FULL;
-    launch(b, i8_kernels[layout][x->tokens > 1 ? UP8 : one], cuda_sms(b), up_smem(x), &p);
+    char name[64];
+    const char *kernel = i8_kernels[layout][x->tokens > 1 ? UP8 : one];
+    if (x->tokens == 1 && one == UP1_WIDE && x->up->k == 2048)
+        kernel = known_shape(kernel, layout, "k2048", name);
+    launch(b, kernel, cuda_sms(b), up_smem(x), &p);
 
     if (!params_of(b, x, x->down, &down, false, &p))
         return;
     p.in = mid_input(x);
     set_out(b, x, &p);
-    launch(b, i8_kernels[cuda_lin_i8(down.part)][DOWN], cuda_sms(b), down_smem(x), &p);
+    const int down_layout = cuda_lin_i8(down.part);
+    kernel = i8_kernels[down_layout][DOWN];
+    if (x->tokens == 1 && x->down->k == 768 && x->moe->top_k == 8)
+        kernel = known_shape(kernel, down_layout, "k768x8", name);
+    launch(b, kernel, cuda_sms(b), down_smem(x), &p);
 }
 
 /* ---- f32 ---- */

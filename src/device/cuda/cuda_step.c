@@ -14,10 +14,13 @@ enum { SPIN_MARGIN_US = 100, SLEEP_US = 50, QUERY_MS = 100 };
 
 /* ---- submit ---- */
 
-static int bucket_index(const Program *p, int rows)
+static int bucket_index(const Program *p, const StepBlock *s)
 {
+    int kv = 0;
+    for (int i = 0; i < s->n_segs; i++)
+        kv = (int)i64_max(kv, s->segs[i].kv_len);
     int i = 0;
-    while (i + 1 < p->n_buckets && p->buckets[i].rows < rows)
+    while (i + 1 < p->n_buckets && (p->buckets[i].rows < s->n_rows || p->buckets[i].kv_max < kv))
         i++;
     return i;
 }
@@ -52,7 +55,7 @@ static bool submit(Device *d, Program *p, const KvPool *pool, const StepBlock *s
     step->logits = s->n_out > 0 ? s->logits : NULL;
     step->n_samples = s->n_samples;
     step->n_out = s->n_out;
-    step->bucket = bucket_index(p, s->n_rows);
+    step->bucket = bucket_index(p, s);
     atomic_thread_fence(memory_order_seq_cst); /* the block before the launch */
     CudaBucket *bucket = &p->buckets[step->bucket];
     if (!cuda_api_exec_launch(bucket->exec, d->stream, err))

@@ -333,7 +333,7 @@ DEVICE void write_cache(const AttnParams &p, const Work &w, int slot, const Deco
 }
 
 /* The warps' sums become the CTA's. */
-template <int HD> DEVICE void join_warps(Decode<HD> &sh, Sums<HD> &sum)
+template <int HD> DEVICE void join_warps(Decode<HD> &sh, Sums<HD> &sum, int n_heads)
 {
     const int warp = thread_id() / 32;
     const int g = (thread_id() & 31) / 4;
@@ -357,7 +357,7 @@ template <int HD> DEVICE void join_warps(Decode<HD> &sh, Sums<HD> &sum)
         }
     }
     block_sync();
-    for (int i = thread_id(); i < ATTN_DECODE_HEADS * HD; i += WARPS * 32) {
+    for (int i = thread_id(); i < n_heads * HD; i += WARPS * 32) {
         const int h = i / HD;
         const int d = i % HD;
         float m = -INFINITY;
@@ -386,11 +386,11 @@ template <int HD> DEVICE void attn_decode(const AttnParams &p)
     Decode<HD> &sh = *(Decode<HD> *)memory;
     griddep_launch();
     const int share = p.n_heads / p.n_kv_heads;
-    const int parts = (share + ATTN_DECODE_HEADS - 1) / ATTN_DECODE_HEADS;
+    const int parts = (share + p.heads - 1) / p.heads;
     const int kv_head = block_y() / parts;
     const int part = block_y() % parts;
-    const int head0 = kv_head * share + part * ATTN_DECODE_HEADS;
-    const int n_heads = imin(ATTN_DECODE_HEADS, share - part * ATTN_DECODE_HEADS);
+    const int head0 = kv_head * share + part * p.heads;
+    const int n_heads = imin(p.heads, share - part * p.heads);
     const int32_t *step = (const int32_t *)p.step;
     int s = block_z();
     if (!p.by_segment)
@@ -463,7 +463,7 @@ template <int HD> DEVICE void attn_decode(const AttnParams &p)
         add_values(sh, held, sum);
         load_values(p, seg, span, kv_head, next, held);
     }
-    join_warps(sh, sum);
+    join_warps(sh, sum, n_heads);
     const int64_t unit = (int64_t)block_z() * grid_y() + block_y();
     attn_join(
         p, groups, unit, ATTN_DECODE_HEADS, n_heads, HD, sh.m, sh.l, &sh.o[0][0][0],

@@ -35,6 +35,8 @@ typedef struct AttnParams {
     int32_t seg_at, slots_at, segs_at; /* word offsets in the step block; slots of our group */
     int32_t pages_word;                /* GPU_SEG_PAGES + group */
     int32_t rows;                      /* of the bucket */
+    int32_t heads;                     /* attn_decode: query heads a CTA takes, at most
+                                          ATTN_DECODE_HEADS */
     int32_t cluster;                   /* CTAs along x that share a cluster: 1, 2, 4, 8 */
     int32_t by_segment;                /* attn_decode: block z is a segment of one row (others
                                           are skipped), else a row */

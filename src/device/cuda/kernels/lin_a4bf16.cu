@@ -2,3 +2,4 @@
 #include "lin_gemv_set.h"
 
 LIN_GEMV_SET(a4bf16, LinI8A4<LinPairBf16>, 4, 2, 4)
+LIN_GEMV_K_SET(a4bf16, LinI8A4<LinPairBf16>, 4, 2, 4)

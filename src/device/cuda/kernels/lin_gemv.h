@@ -1,17 +1,19 @@
 /* lin_gemv.h: y = x W^T for up to R rows of x a CTA (grid y: which), with int8 activations: the fast
  * class's product for few rows. Output columns are shared evenly by grid x.
+ * K > 0: k is this, for the shapes of many models: loops over it are known to the compiler.
  *   y[r][c] = inv_rms(r) * sum + bias[c] + addend[r][c], or silu of gate times up. */
 #ifndef MERE_LIN_GEMV_H
 #define MERE_LIN_GEMV_H
 
 #include "lin_rows.h"
 
-template <class L, int R, int RW, int D, int BATCH, int AHEAD>
+template <class L, int R, int RW, int D, int BATCH, int AHEAD, int K>
 DEVICE void lin_gemv(const LinParams &p, uint8_t *sm)
 {
+    const int k = K > 0 ? K : p.w.k;
     const int warp = thread_id() / 32;
     const int row0 = block_y() * R;
-    const int chunks = LIN_X_CHUNKS(p.w.k);
+    const int chunks = LIN_X_CHUNKS(k);
     const int x_bytes = LIN_X_BYTES_OF(chunks);
     float *ssq = (float *)(sm + R * x_bytes); /* [R][LIN_WARPS] */
     const LinCols<RW> cols(p);
@@ -23,9 +25,9 @@ DEVICE void lin_gemv(const LinParams &p, uint8_t *sm)
         return;
 
     LinNormAhead<AHEAD> ahead;
-    ahead.load(p.in, p.w.k);
+    ahead.load(p.in, k);
     LinStream<L, RW, D> s;
-    s.init(p.w);
+    s.init(p.w, k);
     int blk = b0 + warp;
     if (blk < b1)
         s.begin(cols.at(p.w, blk));
@@ -38,7 +40,7 @@ DEVICE void lin_gemv(const LinParams &p, uint8_t *sm)
             *(u32x4 *)(sm + i) = i < rows * x_bytes ? load_u32x4(from + i) : u32x4{0, 0, 0, 0};
     } else {
         lin_pack<L::KIND, BATCH>(
-            p.in, p.w.k, R, ahead,
+            p.in, k, R, ahead,
             [&](int r) { return lin_row(p.in, row0 + (r < rows ? r : rows - 1)); },
             [](int, int) { return 1.0F; }, sm, ssq);
     }
@@ -48,7 +50,7 @@ DEVICE void lin_gemv(const LinParams &p, uint8_t *sm)
     if (p.in.eps > 0) {
         const int x = thread_id() % 32 >> (5 - LinLog2<R * RW>::value + LinLog2<RW>::value);
         inv = p.in.packed ? *(const float *)(sm + x * x_bytes + chunks * 16)
-                          : lin_inv_rms(ssq + x * LIN_WARPS, p.w.k, p.in.eps);
+                          : lin_inv_rms(ssq + x * LIN_WARPS, k, p.in.eps);
     }
     NO_UNROLL for (; blk < b1; blk += LIN_WARPS)
     {

@@ -12,7 +12,7 @@
     KERNEL(LIN_THREADS, min_ctas) lin_##layout##_r##R##_##shape(const LinParams p)                 \
     {                                                                                              \
         SHARED_DYNAMIC(sm);                                                                        \
-        lin_gemv<L, R, RW, D, BATCH, AHEAD>(p, sm);                                                \
+        lin_gemv<L, R, RW, D, BATCH, AHEAD, 0>(p, sm);                                                \
     }
 
 #define LIN_GEMV_SET(layout, L, D, WIDE, BATCH)                                                    \
@@ -24,5 +24,19 @@
     LIN_GEMV(layout, L, wide, 1, 2, 4, WIDE, 2, 1)                                                 \
     LIN_GEMV(layout, L, wide, 1, 4, 4, WIDE, 1, 1)                                                 \
     LIN_GEMV(layout, L, half, 2, 1, 1, D, 1, 1)
+
+/* One row, k known: lin_<layout>_r1_<shape>_k<k>. */
+#define LIN_GEMV_K(layout, L, shape, min_ctas, RW, D, BATCH, AHEAD, K)                             \
+    KERNEL(LIN_THREADS, min_ctas) lin_##layout##_r1_##shape##_k##K(const LinParams p)              \
+    {                                                                                              \
+        SHARED_DYNAMIC(sm);                                                                        \
+        lin_gemv<L, 1, RW, D, BATCH, AHEAD, K>(p, sm);                                             \
+    }
+#define LIN_GEMV_K_SET(layout, L, D, WIDE, BATCH)                                                  \
+    LIN_GEMV_K(layout, L, full, 1, 2, D, BATCH, 2, 4096)                                           \
+    LIN_GEMV_K(layout, L, full, 1, 2, 2, BATCH, 2, 14336)                                          \
+    LIN_GEMV_K(layout, L, wide, 1, 4, WIDE, 2, 1, 2048)                                            \
+    LIN_GEMV_K(layout, L, half, 2, 1, 2, 1, 1, 2048)                                               \
+    LIN_GEMV_K(layout, L, half, 2, 1, D, 1, 1, 4096)
 
 #endif

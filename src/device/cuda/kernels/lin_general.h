@@ -23,7 +23,7 @@ template <class L, int R, int RW, int D> DEVICE void lin_f32(const LinParams &p,
         return;
 
     LinStream<L, RW, D> s;
-    s.init(p.w);
+    s.init(p.w, p.w.k);
     int blk = b0 + thread_id() / 32;
     if (blk < b1)
         s.begin(cols.at(p.w, blk));

@@ -59,10 +59,10 @@ template <class L, int RW, int D> struct LinStream {
     LinGeom g;
     int units, stages;
 
-    DEVICE void init(const LinWeight &weight)
+    DEVICE void init(const LinWeight &weight, int k)
     {
         g = lin_geom(weight);
-        units = (weight.k + L::K - 1) / L::K;
+        units = (k + L::K - 1) / L::K;
         stages = (units + 31) / 32;
         UNROLL for (int r = 0; r < RW; r++) next.code16[r] = next.scale[r] = 0;
     }

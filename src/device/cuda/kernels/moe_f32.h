@@ -10,7 +10,7 @@ DEVICE void moe_f32_item(const MoeParams &p, const MoeItem &item, const int32_t 
                          int b1, float *x, float *ssq)
 {
     LinStream<L, RW, D> s;
-    s.init(p.w);
+    s.init(p.w, p.w.k);
     int blk = b0 + thread_id() / 32;
     if (blk < b1)
         s.begin(moe_at<RW>(p, item.expert, blk));

@@ -43,15 +43,16 @@ DEVICE void moe_up_block(const MoeParams &p, LinStream<L, RW, D> &s, bool more, 
 }
 
 /* MANY: items come from moe_route, else the one token's are found here. */
-template <class L, int RW, int D, bool MANY, int BATCH>
+template <class L, int RW, int D, bool MANY, int BATCH, int K>
 DEVICE void moe_up(const MoeParams &p, uint8_t *sm)
 {
+    const int k = K > 0 ? K : p.w.k;
     const int tid = thread_id();
     const int tokens = MANY ? p.in.rows : 1;
-    const int chunks = LIN_X_CHUNKS(p.w.k);
+    const int chunks = LIN_X_CHUNKS(k);
     MoeUpShared &sh = *(MoeUpShared *)(sm + tokens * LIN_X_BYTES_OF(chunks));
     LinNormAhead<1> ahead;
-    ahead.load(p.in, p.w.k);
+    ahead.load(p.in, k);
     griddep_wait();
     griddep_launch();
 
@@ -65,7 +66,7 @@ DEVICE void moe_up(const MoeParams &p, uint8_t *sm)
     } else {
         n_items = p.route.top_k;
         moe_rank(p.route.logits, p.route.n_experts, n_items, p.route.renorm, sh.logits,
-                 sh.pairs + n_items, sh.shares);
+                 sh.pairs + n_items, sh.shares, false);
         for (int i = tid; i < n_items; i += LIN_THREADS) {
             sh.items[3 * i] = sh.pairs[n_items + i];
             sh.items[3 * i + 1] = i;
@@ -79,16 +80,16 @@ DEVICE void moe_up(const MoeParams &p, uint8_t *sm)
     const int b0 = (int)((int64_t)block_x() * nb * n_items / grid_x());
     const int b1 = (int)((int64_t)(block_x() + 1) * nb * n_items / grid_x());
     LinStream<L, RW, D> s;
-    s.init(p.w);
+    s.init(p.w, k);
     int blk = b0 + tid / 32;
     if (blk < b1)
         s.begin(moe_at<RW>(p, sh.items[3 * (blk / nb)], blk % nb));
     lin_pack<L::KIND, BATCH>(
-        p.in, p.w.k, tokens, ahead, [&](int r) { return p.in.x + (int64_t)r * p.in.ld; },
+        p.in, k, tokens, ahead, [&](int r) { return p.in.x + (int64_t)r * p.in.ld; },
         [](int, int) { return 1.0F; }, sm, sh.ssq);
     block_sync();
     if (p.in.eps > 0 && tid < tokens)
-        sh.inv[tid] = lin_inv_rms(sh.ssq + tid * LIN_WARPS, p.w.k, p.in.eps);
+        sh.inv[tid] = lin_inv_rms(sh.ssq + tid * LIN_WARPS, k, p.in.eps);
     block_sync();
 
     NO_UNROLL for (; blk < b1; blk += LIN_WARPS)
@@ -140,17 +141,19 @@ template <class L, int D> struct MoeLong {
     }
 };
 
-template <class L, int D, int BATCH> DEVICE void moe_down(const MoeParams &p, uint8_t *sm)
+template <class L, int D, int BATCH, int K, int TOP>
+DEVICE void moe_down(const MoeParams &p, uint8_t *sm)
 {
+    const int ffn = K > 0 ? K : p.w.k;
     const int tid = thread_id();
     const int lane = tid % 32;
-    const int top_k = p.route.top_k;
-    const int tokens = p.route.n_tokens;
-    const int k = top_k * p.w.k;
+    const int top_k = TOP > 0 ? TOP : p.route.top_k;
+    const int tokens = TOP > 0 ? 1 : p.route.n_tokens; /* TOP: one token */
+    const int k = top_k * ffn;
     const int chunks = LIN_X_CHUNKS(k);
     const int x_bytes = LIN_X_BYTES_OF(chunks);
     MoeDownShared &sh = *(MoeDownShared *)(sm + tokens * x_bytes);
-    const int per_expert = p.w.k / L::K;
+    const int per_expert = ffn / L::K;
     MoeLong<L, D> s;
     s.g = lin_geom(p.w);
     s.units = top_k * per_expert;
@@ -192,7 +195,7 @@ template <class L, int D, int BATCH> DEVICE void moe_down(const MoeParams &p, ui
     lin_pack<L::KIND, BATCH>(
         p.in, k, tokens, none, [&](int r) { return p.in.x + (int64_t)r * k; },
         [&](int r, int c) {
-            const int j = c * 32 / p.w.k;
+            const int j = c * 32 / ffn;
             return j < top_k ? sh.shares[r * top_k + j] : 0.0F;
         },
         sm, nullptr);
@@ -248,9 +251,13 @@ template <class L, int D, int BATCH> DEVICE void moe_down(const MoeParams &p, ui
         __VA_ARGS__(p, sm);                                                                        \
     }
 #define MOE_I8_SET(layout, L, D, WIDE)                                                             \
-    MOE_I8_KERNEL(moe_up1_##layout##_full, moe_up<L, 2, D, false, 2>)                              \
-    MOE_I8_KERNEL(moe_up1_##layout##_wide, moe_up<L, 4, WIDE, false, 2>)                           \
-    MOE_I8_KERNEL(moe_up8_##layout, moe_up<L, 2, WIDE, true, 2>)                                   \
-    MOE_I8_KERNEL(moe_down_##layout, moe_down<L, 3, 4>)
+    MOE_I8_KERNEL(moe_up1_##layout##_full, moe_up<L, 2, D, false, 2, 0>)                           \
+    MOE_I8_KERNEL(moe_up1_##layout##_wide, moe_up<L, 4, WIDE, false, 2, 0>)                        \
+    MOE_I8_KERNEL(moe_up8_##layout, moe_up<L, 2, WIDE, true, 2, 0>)                                \
+    MOE_I8_KERNEL(moe_down_##layout, moe_down<L, 3, 4, 0, 0>)
+/* One token, shapes of many models known: hidden 2048; 8 experts of 768. */
+#define MOE_I8_K_SET(layout, L, WIDE)                                                              \
+    MOE_I8_KERNEL(moe_up1_##layout##_wide_k2048, moe_up<L, 4, WIDE, false, 2, 2048>)               \
+    MOE_I8_KERNEL(moe_down_##layout##_k768x8, moe_down<L, 3, 4, 768, 8>)
 
 #endif

@@ -72,7 +72,8 @@ DEVICE void moe_list(const MoeRoute &p)
 /* A CTA a token, or (with_list) one CTA for all of them. */
 KERNEL(LIN_THREADS, 1) moe_route(const MoeRoute p)
 {
-    SHARED(float, lg, MOE_EXPERTS_MAX);
+    SHARED(f32x4, lg4, MOE_EXPERTS_MAX / 4); /* read four at a time */
+    float *lg = (float *)lg4;
     SHARED(int32_t, ids, MOE_TOP_MAX);
     SHARED(float, shares, MOE_TOP_MAX);
     griddep_launch();
