@@ -324,7 +324,7 @@ static bool parse_manifest(Bundle *b, Str text, Error *err)
 
 static bool take_manifest(Bundle *b, Error *err)
 {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     if (!take_header(b, "", MANIFEST, &bytes, err))
         return false;
     if (bytes > BUNDLE_MANIFEST_MAX)
@@ -339,7 +339,7 @@ static bool take_file(Bundle *b, Part *part, Error *err)
 {
     char buf[COPY_BYTES];
     const PartWant *f = &part->want;
-    uint64_t bytes;
+    uint64_t bytes = 0;
     if (!take_header(b, b->name, f->name, &bytes, err))
         return false;
     if (bytes != f->bytes)

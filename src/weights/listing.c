@@ -201,7 +201,7 @@ static int by_path(const void *a, const void *b)
 static bool finish(const char *doc, ListingChoice *out, Error *err)
 {
     if (out->n)
-        qsort(out->files, (size_t)out->n, sizeof *out->files, by_path);
+        qsort(out->files, (size_t)out->n, sizeof(const ListedFile *), by_path);
     for (int i = 0; i < out->n; i++) /* at most some hundred */
         for (int j = 0; j < i; j++)
             if (strcmp(out->files[i]->want.name, out->files[j]->want.name) == 0)

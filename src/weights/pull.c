@@ -301,8 +301,8 @@ static bool check_room(const Pull *p, Error *err)
         return true;
     const uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     return wanted <= free_bytes ||
-           err_set(err, ERR_FIT, "%.120s: the disk has %.2f GB free, %.2f GB are still to come",
-                   p->dir.path, (double)free_bytes * 1e-9, (double)wanted * 1e-9);
+           err_set(err, ERR_FIT, "%.120s: the disk has %.1f MB free, %.1f MB are still to come",
+                   p->dir.path, (double)free_bytes * 1e-6, (double)wanted * 1e-6);
 }
 
 /* The index is here already, as text. */

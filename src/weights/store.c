@@ -538,7 +538,7 @@ bool store_remove(Arena *a, const HubRoots *roots, const char *name, Error *err)
     StoreFile *files;
     const char *path = NULL;
     StoreDir dir = {.fd = -1, .lock_fd = -1};
-    int n;
+    int n = 0;
     if (!store_find(a, roots, name, &files, &n, err) || !hub_parse(name, &parsed) ||
         !own_dir(a, roots, &parsed, &path, err) ||
         (path && !store_dir_open(a, roots->store, &parsed, NULL, NULL, &dir, err)))
