@@ -67,7 +67,8 @@ static void forward(const Unigram *u, UnigramCell *cells, Str text)
             const int32_t id = nodes[node].id;
             if (id < 0)
                 continue;
-            take(&cells[k + 1], so_far + u->score[id], i, id);
+            /* A file may name an ordinary token as the unknown one; its runs are joined too. */
+            take(&cells[k + 1], so_far + u->score[id], i, id == u->unknown.unk ? -1 : id);
             single = single || k + 1 == i + len;
         }
         if (!single)

@@ -30,7 +30,6 @@ static const Apart aparts[] = {
     /* "</s>" is an ordinary token of this vocabulary, which llama.cpp takes for an end. */
     {"gguf-qwen2", {190, -1}, "qwen2-tiktoken"},
     {"gguf-qwen35", {190, -1}, "qwen2-tiktoken"},
-    {"gguf-smollm2", {66, -1}, NULL},
 };
 
 static const Apart *apart(const char *name, int i)
