@@ -273,8 +273,7 @@ void mere_info_free(MereInfo *info)
 
 static bool need_tokenizer(const MereModel *m, Error *err)
 {
-    return m->tokenizer ||
-           err_set(err, ERR_NOT_FOUND, "%s has no tokenizer.json: give token ids", m->h.path);
+    return m->tokenizer || load_no_tokenizer(m->h.path, err);
 }
 
 bool mere_text_open(MereStr model, MereModel **out, MereError *err)

@@ -29,9 +29,9 @@ void load_headers_free(LoadHeaders *h);
 /* *out is NULL when the checkpoint has no tokenizer. Close it before the arena is freed. */
 MUST_CHECK bool load_tokenizer(const Checkpoint *ck, Arena *a, Tokenizer **out, Error *err);
 MUST_CHECK bool load_gguf_tokenizer(const Gguf *g, Arena *a, Tokenizer **out, Error *err);
-/* The names that are looked for beside a checkpoint, in order, for messages; NULL: out of memory.
+/* ERR_NOT_FOUND for a checkpoint without one, with the names that were looked for. Returns false.
  */
-const char *load_tokenizer_files(Arena *a, Error *err);
+bool load_no_tokenizer(const char *path, Error *err);
 
 struct MereModel {
     EngineModel attached; /* first: the engine's thread knows the model by it */

@@ -225,15 +225,11 @@ bool load_tokenizer(const Checkpoint *ck, Arena *a, Tokenizer **out, Error *err)
     return ok;
 }
 
-const char *load_tokenizer_files(Arena *a, Error *err)
+bool load_no_tokenizer(const char *path, Error *err)
 {
-    StrBuf b;
-    strbuf_init(&b, 1024);
-    for (size_t i = 0; i < COUNT_OF(kinds); i++)
-        strbuf_printf(&b, "%s%s%s%s", i ? ", " : "", kinds[i].name, kinds[i].with ? " with " : "",
-                      kinds[i].with ? kinds[i].with : "");
-    const Str s = strbuf_str(&b);
-    const char *copy = arena_strdup(a, s.ptr, s.len, err);
-    strbuf_free(&b);
-    return copy;
+    return err_set(
+        err, ERR_NOT_FOUND,
+        "%.80s has no tokenizer: give token ids (looked for tokenizer.json, tekken.json, "
+        "tokenizer.model, spiece.model, *.tiktoken, vocab.json, vocab.txt)",
+        path);
 }

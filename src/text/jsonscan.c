@@ -251,7 +251,8 @@ bool jsonscan_skip(JsonScan *s, Str *raw, Error *err)
                 return jsonscan_fail(s, "wanted a value", err);
             s->p++;
         } else if (depth == 0) { /* number, true, false, null */
-            while (s->p < s->end && !strchr(",]} \n\t\r", *s->p))
+            while (s->p < s->end && *s->p && *s->p != ',' && *s->p != ']' && *s->p != '}' &&
+                   *s->p != ' ' && *s->p != '\n' && *s->p != '\t' && *s->p != '\r')
                 s->p++;
             if (s->p == from)
                 return jsonscan_fail(s, "wanted a value", err);
