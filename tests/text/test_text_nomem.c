@@ -57,6 +57,79 @@ static bool encode(const Torture *t, Arena *a, Error *err)
     return tokenizer_encode(a, t->tokenizer, str_from(text), 3, &ids, err);
 }
 
+/* Opens each, encodes with it, closes. */
+static bool use(bool ok, Arena *a, Tokenizer **made, Error *err)
+{
+    TokenIds ids;
+    const bool opened = ok;
+    ok = ok &&
+         tokenizer_encode(a, *made, str_from("Una ab <s>\xC3\xA9\xff zz aaaaaaaa"), 3, &ids, err);
+    tokenizer_close(opened ? *made : NULL);
+    return ok;
+}
+
+#define MARK "\xE2\x96\x81"
+
+static bool use_unigram(const Torture *t, Arena *a, Error *err)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":1,\"content\":\"<s>\",\"normalized\":true}],\"normalizer\":{"
+        "\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"Replace\","
+        "\"pattern\":"
+        "{\"Regex\":\" +\"},\"content\":\" "
+        "\"}]},\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"decoder\":"
+        "{\"type\":\"Metaspace\"},\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>"
+        "\","
+        "0],[\"<s>\",0],[\"a\",-4],[\"" MARK "a\",-3]]}}";
+    Tokenizer *made = NULL;
+    (void)t;
+    return use(tokenizer_json_open(a, "t", str_from(json), (Str){0}, &made, err), a, &made, err);
+}
+
+static bool use_words(const Torture *t, Arena *a, Error *err)
+{
+    Tokenizer *made = NULL;
+    (void)t;
+    return use(tokenizer_wordpiece_open(a, "t", str_from("[UNK]\n[CLS]\n[SEP]\nun\n##a\n"),
+                                        str_from("{\"do_lower_case\":true}"), &made, err),
+               a, &made, err);
+}
+
+static bool use_list(const Torture *t, Arena *a, Error *err)
+{
+    Tokenizer *made = NULL;
+    (void)t;
+    return use(
+        tokenizer_tiktoken_open(a, "t", str_from("YQ== 0\nYWE= 1\n"),
+                                str_from("{\"pat_str\":\"\\\\w+\",\"added_tokens_decoder\":{\"5\":"
+                                         "{\"content\":\"<s>\"}}}"),
+                                &made, err),
+        a, &made, err);
+}
+
+static bool use_tekken(const Torture *t, Arena *a, Error *err)
+{
+    static const char json[] = "{\"config\":{\"pattern\":\"[a-z]+\",\"default_vocab_size\":6,"
+                               "\"default_num_special_tokens\":"
+                               "3},\"vocab\":[{\"rank\":0,\"token_bytes\":\"YQ==\"}]}";
+    Tokenizer *made = NULL;
+    (void)t;
+    return use(tokenizer_tekken_open(a, "t", str_from(json), &made, err), a, &made, err);
+}
+
+static bool use_spm(const Torture *t, Arena *a, Error *err)
+{
+    /* "<unk>" unknown, "a" -1, MARK -2, "<s>" user-defined; BPE */
+    static const char model[] = "\x0a\x0c\x0a\x05<unk>\x15\0\0\0\0\x0a\x0a\x0a\x01"
+                                "a\x15\0\0\x80\xbf\x18\x01\x0a\x0c\x0a\x03" MARK
+                                "\x15\0\0\0\xc0\x18\x01\x0a\x0c\x0a\x03<s>\x15\0\0\0\0\x18\x04"
+                                "\x12\x02\x18\x02";
+    Tokenizer *made = NULL;
+    (void)t;
+    return use(tokenizer_spm_open(a, "t", (Str){model, sizeof model - 1}, (Str){0}, &made, err), a,
+               &made, err);
+}
+
 static const char template[] =
     "{% macro show(m, n=1) %}{{ m.role|upper }}{{ caller is defined }}{% endmacro %}"
     "{% set ns = namespace(s='', l=[]) %}{% for m in messages if m.content %}{% set ns.s = ns.s + "
@@ -146,6 +219,11 @@ static void test_all(void **state)
     torture("tokenizer.json", open_json, &t);
     torture("gguf", open_gguf, &t);
     torture("encode", encode, &t);
+    torture("Unigram", use_unigram, &t);
+    torture("vocab.txt", use_words, &t);
+    torture("tiktoken", use_list, &t);
+    torture("tekken.json", use_tekken, &t);
+    torture("SentencePiece", use_spm, &t);
     torture("template", open_chat, &t);
     torture("template of a configuration", open_chat_config, &t);
     torture("render", render, &t);
