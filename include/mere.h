@@ -245,8 +245,8 @@ void mere_model_plan(const MereModel *m, MerePlan *plan);
 bool mere_info_read(MereStr model, MereInfo **info, MereError *err);
 void mere_info_free(MereInfo *info);
 /* The tokenizer of a model without its weights or a device: for mere_tokenize, mere_detokenize,
- * mere_model_info and mere_model_close, nothing else. MERE_ERR_NOT_FOUND: there is no such model, or
- * it has no tokenizer. */
+ * mere_model_info and mere_model_close, nothing else. MERE_ERR_NOT_FOUND: there is no such model,
+ * or it has no tokenizer. */
 bool mere_text_open(MereStr model, MereModel **out, MereError *err);
 
 typedef struct MereFamily {

@@ -12,8 +12,9 @@ int fetch_model(Cli *c, const char *name, const char *bundle);
 /* Puts a bundle's model into the store. */
 int fetch_bundle(Cli *c, const char *bundle);
 
-/* For `mere run` and `mere chat`: true when the model is here, or was asked for and pulled, or its name is none of
- * a hub (opening it then says what is wrong). Without a terminal nothing is asked. */
+/* For `mere run` and `mere chat`: true when the model is here, or was asked for and pulled, or its
+ * name is none of a hub (opening it then says what is wrong). Without a terminal nothing is asked.
+ */
 bool fetch_missing(Cli *c, int *exit_code);
 
 /* One line from the terminal; yes only for "y" and "yes". */

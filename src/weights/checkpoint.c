@@ -495,8 +495,8 @@ bool checkpoint_rows_derived(const Checkpoint *ck, CheckpointSpace *space, const
 }
 
 /* Rows of expert e in a stack. */
-static bool stacked_rows(const Checkpoint *ck, CheckpointSpace *space, const char *stem, int e, int n_experts, int64_t n,
-                         int64_t k, RowView *out, bool *found, Error *err)
+static bool stacked_rows(const Checkpoint *ck, CheckpointSpace *space, const char *stem, int e,
+                         int n_experts, int64_t n, int64_t k, RowView *out, bool *found, Error *err)
 {
     int64_t all;
     *found = true;

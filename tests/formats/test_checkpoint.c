@@ -358,7 +358,8 @@ static void build_gguf(GgufBuilder *g)
     gguf_tensor(g, "token_embd.weight", 2, (uint64_t[]){64, 2}, 8, 2 * 68);
     gguf_tensor(g, "blk.0.ffn_up_exps.weight", 3, (uint64_t[]){32, 2, 3}, 2, 3 * 2 * 18);
     gguf_tensor(g, "blk.0.attn_norm.weight", 1, (uint64_t[]){4}, 0, 16);
-    gguf_tensor(g, "blk.0.attn_q.weight", 2, (uint64_t[]){256, 1}, 15, 292); /* Q8_K: of activations */
+    gguf_tensor(g, "blk.0.attn_q.weight", 2, (uint64_t[]){256, 1}, 15,
+                292); /* Q8_K: of activations */
 }
 
 static void test_gguf(void **state)

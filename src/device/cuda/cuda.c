@@ -168,8 +168,8 @@ static bool find_function(Device *d, const char *name, CuFunction *out, Error *e
 static CudaFunction *function_entry(Device *d, const char *name, Error *err)
 {
     if (strlen(name) >= CUDA_NAME_MAX) {
-        (void)err_set(err, ERR_FAILED, "cuda: kernel %s has a name of more than %d characters", name,
-                      CUDA_NAME_MAX - 1);
+        (void)err_set(err, ERR_FAILED, "cuda: kernel %s has a name of more than %d characters",
+                      name, CUDA_NAME_MAX - 1);
         return NULL;
     }
     for (int i = 0; i < d->n_functions; i++)

@@ -188,8 +188,8 @@ DEVICE int dot4_uu(uint32_t a, uint32_t b, int c)
     asm("dp4a.u32.u32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
     return c;
 }
-/* PTX's prmt: a selector of four bits takes one of eight bytes by its low three; the fourth asks for
- * that byte's sign instead. (CUDA's own __byte_perm drops the fourth.) */
+/* PTX's prmt: a selector of four bits takes one of eight bytes by its low three; the fourth asks
+ * for that byte's sign instead. (CUDA's own __byte_perm drops the fourth.) */
 DEVICE uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t s)
 {
     uint32_t r;

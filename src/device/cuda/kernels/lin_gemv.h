@@ -1,7 +1,7 @@
-/* lin_gemv.h: y = x W^T for up to R rows of x a CTA (grid y: which), with int8 activations: the fast
- * class's product for few rows. Output columns are shared evenly by grid x.
- * K > 0: k is this, for the shapes of many models: loops over it are known to the compiler.
- *   y[r][c] = inv_rms(r) * sum + bias[c] + addend[r][c], or silu of gate times up. */
+/* lin_gemv.h: y = x W^T for up to R rows of x a CTA (grid y: which), with int8 activations: the
+ * fast class's product for few rows. Output columns are shared evenly by grid x. K > 0: k is this,
+ * for the shapes of many models: loops over it are known to the compiler. y[r][c] = inv_rms(r) *
+ * sum + bias[c] + addend[r][c], or silu of gate times up. */
 #ifndef MERE_LIN_GEMV_H
 #define MERE_LIN_GEMV_H
 
@@ -36,8 +36,8 @@ DEVICE void lin_gemv(const LinParams &p, uint8_t *sm)
     const int rows = p.in.rows - row0 < R ? p.in.rows - row0 : R;
     if (p.in.packed) {
         const uint8_t *from = p.in.packed + (int64_t)row0 * x_bytes;
-        NO_UNROLL for (int i = thread_id() * 16; i < R * x_bytes; i += LIN_THREADS * 16)
-            *(u32x4 *)(sm + i) = i < rows * x_bytes ? load_u32x4(from + i) : u32x4{0, 0, 0, 0};
+        NO_UNROLL for (int i = thread_id() * 16; i < R * x_bytes; i += LIN_THREADS * 16) *
+            (u32x4 *)(sm + i) = i < rows * x_bytes ? load_u32x4(from + i) : u32x4{0, 0, 0, 0};
     } else {
         lin_pack<L::KIND, BATCH>(
             p.in, k, R, ahead,
@@ -60,7 +60,8 @@ DEVICE void lin_gemv(const LinParams &p, uint8_t *sm)
             s.next = cols.at(p.w, blk + LIN_WARPS);
         float acc[R * RW];
         UNROLL for (int i = 0; i < R * RW; i++) acc[i] = 0;
-        lin_mul_i8<R>(s, more, [&](int i) { return sm + i * x_bytes; }, chunks, acc);
+        lin_mul_i8<R>(
+            s, more, [&](int i) { return sm + i * x_bytes; }, chunks, acc);
         s.at = s.next;
         out.store(p, lin_reduce<R * RW>(acc) * inv);
     }

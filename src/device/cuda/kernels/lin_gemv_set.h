@@ -1,8 +1,8 @@
 /* lin_gemv_set.h: the kernels of one layout: lin_<layout>_r<rows>_<shape>, shapes being
  *   full  RW 2, D stages, a CTA fills a multiprocessor
- *   wide  RW 4, WIDE stages: short rows (one or two stages), of which D would be more than there are
- *   half  RW 1, two CTAs a multiprocessor: small matrices of one activation row; no silu
- * BATCH: units of activations under way at once, as many as registers are left for. */
+ *   wide  RW 4, WIDE stages: short rows (one or two stages), of which D would be more than there
+ * are half  RW 1, two CTAs a multiprocessor: small matrices of one activation row; no silu BATCH:
+ * units of activations under way at once, as many as registers are left for. */
 #ifndef MERE_LIN_GEMV_SET_H
 #define MERE_LIN_GEMV_SET_H
 
@@ -12,7 +12,7 @@
     KERNEL(LIN_THREADS, min_ctas) lin_##layout##_r##R##_##shape(const LinParams p)                 \
     {                                                                                              \
         SHARED_DYNAMIC(sm);                                                                        \
-        lin_gemv<L, R, RW, D, BATCH, AHEAD, 0>(p, sm);                                                \
+        lin_gemv<L, R, RW, D, BATCH, AHEAD, 0>(p, sm);                                             \
     }
 
 #define LIN_GEMV_SET(layout, L, D, WIDE, BATCH)                                                    \

@@ -1,6 +1,6 @@
-/* lin_general.h: the general product: any layout, any k, any number of rows (R a CTA, grid y), weights
- * dequantised and multiplied in f32. The exact class, `precise` weights, F32, F16 and BF16 weights,
- * and every shape that lin_gemv.h does not take.
+/* lin_general.h: the general product: any layout, any k, any number of rows (R a CTA, grid y),
+ * weights dequantised and multiplied in f32. The exact class, `precise` weights, F32, F16 and BF16
+ * weights, and every shape that lin_gemv.h does not take.
  *
  * Activations lie in shared memory as f32, all of k where R rows of it fit, else a tile at a time:
  * then all warps of a CTA meet at each tile's borders. */

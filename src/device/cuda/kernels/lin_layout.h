@@ -357,8 +357,8 @@ struct LinF32F16 : LinF32Plain {
     enum { K = 8, INT8 = 0 };
     static DEVICE void get4(const Reg &r, int q, float v[4])
     {
-        UNROLL for (int i = 0; i < 4; i++)
-            v[i] = f32_of_f16(lin_word(r.w, 2 * q + i / 2) >> (16 * (i % 2)) & 0xffffu);
+        UNROLL for (int i = 0; i < 4; i++) v[i] =
+            f32_of_f16(lin_word(r.w, 2 * q + i / 2) >> (16 * (i % 2)) & 0xffffu);
     }
 };
 struct LinF32Bf16 : LinF32Plain {
@@ -385,9 +385,8 @@ struct LinF32A4 {
     }
     static DEVICE void get4(const Reg &r, int q, float v[4])
     {
-        UNROLL for (int i = 0; i < 4; i++)
-            v[i] = fmaf(r.s.scale,
-                        lin_f32_of_nibble(lin_word(r.w, q / 2), q % 2 * 4 + i, 0.0F), r.s.bias);
+        UNROLL for (int i = 0; i < 4; i++) v[i] =
+            fmaf(r.s.scale, lin_f32_of_nibble(lin_word(r.w, q / 2), q % 2 * 4 + i, 0.0F), r.s.bias);
     }
 };
 struct LinF32S4 {
@@ -400,8 +399,8 @@ struct LinF32S4 {
     static DEVICE void get4(const Reg &r, int q, float v[4])
     {
         const float s = f32_of_f16(r.s);
-        UNROLL for (int i = 0; i < 4; i++)
-            v[i] = s * lin_f32_of_nibble(lin_word(r.w, q / 2), q % 2 * 4 + i, 8.0F);
+        UNROLL for (int i = 0; i < 4; i++) v[i] =
+            s * lin_f32_of_nibble(lin_word(r.w, q / 2), q % 2 * 4 + i, 8.0F);
     }
 };
 /* The three low bits of e2m1 are the top of an f32's exponent and mantissa, 2^126 too small. */
@@ -435,8 +434,8 @@ struct LinF32A8 {
     }
     static DEVICE void get4(const Reg &r, int q, float v[4])
     {
-        UNROLL for (int i = 0; i < 4; i++)
-            v[i] = fmaf(r.s.scale, lin_f32_of_byte(lin_word(r.w, q), i, 0.0F), r.s.bias);
+        UNROLL for (int i = 0; i < 4; i++) v[i] =
+            fmaf(r.s.scale, lin_f32_of_byte(lin_word(r.w, q), i, 0.0F), r.s.bias);
     }
 };
 struct LinF32S8 {

@@ -20,7 +20,8 @@ enum {
 };
 /* Shared memory of the int8 expert kernels behind the activations (moe_i8.h). */
 #define MOE_UP_SHARED                                                                              \
-    (LIN_ROWS_MAX * (LIN_WARPS + 1) * 4 + MOE_PAIRS_MAX * 16 + MOE_TOP_MAX * 4 + MOE_EXPERTS_MAX * 4)
+    (LIN_ROWS_MAX * (LIN_WARPS + 1) * 4 + MOE_PAIRS_MAX * 16 + MOE_TOP_MAX * 4 +                   \
+     MOE_EXPERTS_MAX * 4)
 #define MOE_DOWN_SHARED(units) (MOE_PAIRS_MAX * 16 + MOE_EXPERTS_MAX * 4 + (units)*4)
 
 /* Activations as int8 per 32 k with a scale (lin_x.h): which order and which side value. */
@@ -82,12 +83,12 @@ typedef struct LinSiluHalves {
 
 /* Who goes to which expert. Pair p = token * top_k + j is the token's j-th best expert. */
 typedef struct MoeRoute {
-    LIN_PTR(const float) logits;  /* [tokens][n_experts] */
-    LIN_PTR(const int32_t) step;  /* step block: tokens from n_rows on go nowhere */
-    LIN_PTR(int32_t) ids;         /* [pairs], -1: nowhere */
-    LIN_PTR(float) shares;        /* [pairs] */
-    LIN_PTR(int32_t) items;       /* [1 + 3 * items]: their number, then {expert, first, count} */
-    LIN_PTR(int32_t) pairs;       /* [pairs] sorted by expert; an item is pairs[first ..] */
+    LIN_PTR(const float) logits; /* [tokens][n_experts] */
+    LIN_PTR(const int32_t) step; /* step block: tokens from n_rows on go nowhere */
+    LIN_PTR(int32_t) ids;        /* [pairs], -1: nowhere */
+    LIN_PTR(float) shares;       /* [pairs] */
+    LIN_PTR(int32_t) items;      /* [1 + 3 * items]: their number, then {expert, first, count} */
+    LIN_PTR(int32_t) pairs;      /* [pairs] sorted by expert; an item is pairs[first ..] */
     int32_t ld_logits;
     int32_t n_tokens, n_experts, top_k;
     int32_t renorm;

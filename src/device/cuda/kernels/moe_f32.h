@@ -1,5 +1,6 @@
 /* moe_f32.h: experts in f32: any layout, shape and number of tokens. CTAs take an item (an expert
- * and up to R of its pairs) and a share of the expert's rows at a time; y has a row for each pair.*/
+ * and up to R of its pairs) and a share of the expert's rows at a time; y has a row for each
+ * pair.*/
 #ifndef MERE_MOE_F32_H
 #define MERE_MOE_F32_H
 

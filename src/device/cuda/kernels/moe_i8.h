@@ -2,9 +2,9 @@
  * every pair, down = one long dot product a token and column over k = top_k * ffn, the router's
  * shares multiplied into the activations' scales, so that the sum over experts is the dot itself.
  *
- * One token: both kernels rank the router's logits themselves; reading ids that another kernel wrote
- * saves 0.6 us a kernel and costs that kernel. Several: moe_route lists each expert once with its
- * pairs; down reads an expert's row again for each of its tokens, right after another, from L2.
+ * One token: both kernels rank the router's logits themselves; reading ids that another kernel
+ * wrote saves 0.6 us a kernel and costs that kernel. Several: moe_route lists each expert once with
+ * its pairs; down reads an expert's row again for each of its tokens, right after another, from L2.
  *
  * up lets its successor start only after its own wait, so what came before up is complete when down
  * starts: down may read logits or ids, and with them its weights, before its own wait. */
@@ -36,7 +36,8 @@ DEVICE void moe_up_block(const MoeParams &p, LinStream<L, RW, D> &s, bool more, 
     UNROLL for (int i = 0; i < R; i++) row[i] = x + pair(i) / p.route.top_k * x_bytes;
     float acc[R * RW];
     UNROLL for (int i = 0; i < R * RW; i++) acc[i] = 0;
-    lin_mul_i8<R>(s, more, [&](int i) { return row[i]; }, chunks, acc);
+    lin_mul_i8<R>(
+        s, more, [&](int i) { return row[i]; }, chunks, acc);
     const int mine = thread_id() % 32 >> (5 - LinLog2<R * RW>::value + LinLog2<RW>::value);
     const float inv = p.in.eps > 0 ? sh.inv[pair(mine) / p.route.top_k] : 1.0F;
     moe_store<R, RW>(p, item, blk, pair, lin_reduce<R * RW>(acc) * inv);
@@ -214,8 +215,8 @@ DEVICE void moe_down(const MoeParams &p, uint8_t *sm)
             for (int j = lane; j < top_k; j += 32) {
                 const int pair = token * top_k + j;
                 if (sh.ids[pair] >= 0)
-                    add = fmaf(sh.shares[pair], p.bias[(int64_t)sh.ids[pair] * p.bias_ld + col],
-                               add);
+                    add =
+                        fmaf(sh.shares[pair], p.bias[(int64_t)sh.ids[pair] * p.bias_ld + col], add);
             }
         }
         float acc = 0;

@@ -1,6 +1,6 @@
 /* moe_route.h: which experts a token goes to, as route_softmax of device/cpu/ops_ref.c: the top_k
- * largest logits (of equals the lower expert, NaN last), shares by softmax over all experts, or over
- * the chosen ones. */
+ * largest logits (of equals the lower expert, NaN last), shares by softmax over all experts, or
+ * over the chosen ones. */
 #ifndef MERE_MOE_ROUTE_H
 #define MERE_MOE_ROUTE_H
 
@@ -38,8 +38,8 @@ DEVICE int moe_count_before(const float *lg, int n, float v, int e, int part, in
 }
 
 /* All LIN_THREADS threads of a CTA. A logit's rank is the number of those before it, counted by as
- * many threads as there are for each logit. lg [n_experts], 16-byte aligned; ids, shares [top_k], best first: all in
- * shared memory, and valid for all threads afterwards. */
+ * many threads as there are for each logit. lg [n_experts], 16-byte aligned; ids, shares [top_k],
+ * best first: all in shared memory, and valid for all threads afterwards. */
 DEVICE void moe_rank(const float *logits, int n, int k, bool renorm, float *lg, int32_t *ids,
                      float *shares, bool want_shares = true)
 {
