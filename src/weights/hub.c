@@ -248,7 +248,9 @@ static bool in_store(Arena *a, const char *store, const HubName *n, const char *
 {
     const char *dir = arena_printf(a, err, "%s/%.*s%s%.*s", store, (int)n->owner.len, n->owner.ptr,
                                    n->owner.len ? "/" : "", (int)n->repo.len, n->repo.ptr);
-    const char *file = dir ? arena_printf(a, err, "%s.gguf", dir) : NULL;
+    /* A file's whole name counts too. */
+    const char *file =
+        dir ? arena_printf(a, err, "%s%s", dir, str_ends(n->repo, ".gguf") ? "" : ".gguf") : NULL;
     *found = true;
     if (!file)
         return false;

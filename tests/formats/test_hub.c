@@ -81,6 +81,7 @@ static void test_store(void **state)
     resolves("me/hf", "store/me/hf");
     resolves("word", "store/word");
     resolves("file", "store/file.gguf");
+    resolves("file.gguf", "store/file.gguf");
     refuses("me/other", ERR_NOT_FOUND, "store");
 }
 

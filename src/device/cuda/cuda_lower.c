@@ -203,7 +203,7 @@ void cuda_lower_need(const Device *d, const GraphPlan *graph, const KvPoolDesc *
     *out = (DeviceNeed){.runtime = -1};
     if (measure(&a, d, graph, desc, &m, &err))
         *out = (DeviceNeed){.scratch = m.spans.work - m.spans.scratch,
-                            .runtime = m.spans.end - m.spans.work,
+                            .runtime = m.spans.end - m.spans.work + CUDA_DRIVER_BYTES,
                             .host = m.spans.host_end + staging_bytes(&m.plan)};
     else
         log_msg(LOG_WARN, "%s", err.msg);
