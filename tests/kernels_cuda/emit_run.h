@@ -25,7 +25,7 @@ typedef struct RunValue {
 } RunValue;
 
 struct CudaBuild {
-    int rows, max_out, sms, arch;
+    int rows, max_out, kv_max, sms, arch;
     bool exact, deterministic;
     KvFormat format;
     GpuPlan plan;
@@ -143,6 +143,11 @@ KvFormat cuda_kv_format(const CudaBuild *b)
 const GpuPlan *cuda_plan(const CudaBuild *b)
 {
     return &b->plan;
+}
+
+int cuda_kv_max(const CudaBuild *b)
+{
+    return b->kv_max;
 }
 
 int cuda_bucket_rows(const CudaBuild *b)
