@@ -88,14 +88,16 @@ static int watch_worker(Supervisor *s, int ready_fd)
 static bool interrupted_within(Supervisor *s, int ms, int *signo)
 {
     const double until = clock_ms() + ms;
-    for (double left = ms; left > 0; left = until - clock_ms()) {
+    for (;;) {
+        const double left = until - clock_ms();
+        if (left <= 0)
+            return false;
         struct pollfd p = {.fd = s->signal_fd, .events = POLLIN};
         (void)poll(&p, 1, (int)left + 1);
         while ((*signo = next_signal(s)) != 0)
             if (*signo == SIGINT || *signo == SIGTERM)
                 return true;
     }
-    return false;
 }
 
 static void describe(int status, char out[96])

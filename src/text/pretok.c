@@ -83,7 +83,7 @@ typedef struct Run {
     Arena *arena;
     PretokSink *sink;
     void *ctx;
-    const char *start; /* where the whole text begins; NULL: not in this call */
+    const char *start; /* where the whole text begins; the end of this call's text: not in it */
 } Run;
 
 static bool run_step(const Run *r, int at, Str piece, Error *err);
@@ -251,6 +251,6 @@ static bool run_step(const Run *r, int at, Str piece, Error *err)
 bool pretok_run(const Pretok *p, TextReWork *w, Arena *a, Str text, bool start, PretokSink *sink,
                 void *ctx, Error *err)
 {
-    const Run r = {p, w, a, sink, ctx, start ? text.ptr : NULL};
+    const Run r = {p, w, a, sink, ctx, start ? text.ptr : text.ptr + text.len};
     return text.len == 0 || run_step(&r, 0, text, err);
 }

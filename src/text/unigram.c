@@ -18,7 +18,7 @@ bool unigram_build(Arena *a, Unigram *u, const Vocab *v, const double *score, un
 {
     u->vocab = v;
     u->score = score;
-    double lowest = INFINITY;
+    double lowest = HUGE_VAL;
     for (int id = 0; id < v->n; id++) {
         if (!vocab_has(v, id) || (v->flags[id] & (VOCAB_RAW | without)))
             continue;
@@ -54,7 +54,7 @@ static void forward(const Unigram *u, UnigramCell *cells, Str text)
     const TrieNode *nodes = u->trie.nodes;
     cells[0] = (UnigramCell){.id = -1};
     for (size_t i = 1; i <= text.len; i++)
-        cells[i].score = -INFINITY;
+        cells[i].score = -HUGE_VAL;
     for (size_t i = 0; i < text.len;) {
         const size_t len = utf8_step(text.ptr[i]);
         const double so_far = cells[i].score;

@@ -240,9 +240,9 @@ static int splits_for(const CudaBuild *b, const Shape *s, int64_t tiles, int n_c
         if (n > 1 && bytes > PARTIAL_MAX)
             break;
         const int64_t ctas = (tiles * n + sms - 1) / sms;
-        const double steps = (double)(((n_chunks + n - 1) / n + s->wk - 1) / s->wk);
+        const int64_t steps = ((n_chunks + n - 1) / n + s->wk - 1) / s->wk + 2;
         const double cost =
-            (double)ctas * (steps + 2) * (ctas == 1 ? 1.5 : 1.0) + (n > 1 ? 1 + 0.25 * n : 0);
+            (double)(ctas * steps) * (ctas == 1 ? 1.5 : 1.0) + (n > 1 ? 1 + 0.25 * n : 0);
         if (n == 1 || cost < best_cost) {
             best = n;
             best_cost = cost;

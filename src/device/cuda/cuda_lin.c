@@ -171,13 +171,13 @@ static int log2_of(int v)
 bool cuda_lin_weight(CudaBuild *b, const GpuWeight *w, const CudaPart *part, LinWeight *out)
 {
     const GpuPart *p = part->part;
-    const int64_t codes16 = p->code_bytes / 16 * w->n_experts;
+    const int64_t codes = p->code_bytes * w->n_experts;
     const int64_t scales = p->scale_bytes * w->n_experts;
-    if (codes16 > UINT32_MAX || scales > UINT32_MAX) {
+    if (codes / 16 > UINT32_MAX || scales > UINT32_MAX) {
         cuda_build_fail(b, ERR_UNSUPPORTED,
                         "%s: a part of %lld bytes of codes and %lld of scales, kernels address 64 "
                         "and 4 GiB",
-                        w->weight->name, (long long)(codes16 * 16), (long long)scales);
+                        w->weight->name, (long long)codes, (long long)scales);
         return false;
     }
     *out = (LinWeight){.codes = part->codes,
@@ -254,7 +254,7 @@ static void launch(CudaBuild *b, const char *kernel, int grid, int rows_a_cta, i
 
 static void emit_f32(CudaBuild *b, const Product *p, const CudaPart *part)
 {
-    LinWeight w;
+    LinWeight w = {0};
     if (!cuda_lin_weight(b, p->w, part, &w))
         return;
     LinParams params = params_of(p, &w, part->part);

@@ -169,7 +169,7 @@ static void close_part(PartList *l)
 /* Rows of a part that its codes and scales stay within max_bytes for. */
 static int64_t rows_within(const GpuPart *p, int n_experts, int64_t max_bytes)
 {
-    return i64_max(0, max_bytes / (p->code_stride * n_experts));
+    return max_bytes / i64_max(1, p->code_stride * n_experts);
 }
 
 static bool collect(const Weight *w, int64_t max_bytes, PartList *l, Error *err)
@@ -319,7 +319,7 @@ static void pack_q6_k(const RowView *v, const uint8_t *src, uint8_t *codes, uint
 {
     const int k = v->k;
     uint8_t *high = codes + k / 2;
-    memset(codes, 0, (size_t)(k / 2 + k / 4));
+    memset(codes, 0, (size_t)k / 2 + (size_t)k / 4);
     for (int b = 0; b < k / 256; b++, src += 210) {
         memcpy(scales + (size_t)b * K6_SCALE_BYTES, src + 192, 18);
         memset(scales + (size_t)b * K6_SCALE_BYTES + 18, 0, 2);
@@ -365,6 +365,8 @@ static void pack_row(const RowView *v, int64_t r, uint8_t *codes, uint8_t *scale
         return;
     }
     memcpy(codes, src, (size_t)format_row_bytes(v->format, v->k)); /* planes, in our order */
+    if (!scales)
+        return;
     const uint8_t *s = v->scales + r * v->scale_row_bytes;
     if (v->biases)
         pack_pairs(s, v->biases + r * v->scale_row_bytes, v->k / v->group,

@@ -172,10 +172,10 @@ const GpuWeight *vk_weight(VkBuild *b, const Weight *w)
     return &none;
 }
 
-VkPart vk_weight_part(const VkBuild *b, const GpuWeight *g, int part)
+VkPart vk_weight_part(const VkBuild *b, const GpuWeight *w, int part)
 {
-    const VkWeightPlace *p = b->program ? vk_weights_find(b->program->weights, g->weight) : NULL;
-    return p ? p->parts[part] : (VkPart){.part = &g->parts[part]};
+    const VkWeightPlace *p = b->program ? vk_weights_find(b->program->weights, w->weight) : NULL;
+    return p ? p->parts[part] : (VkPart){.part = &w->parts[part]};
 }
 
 VkPtr vk_rope_table(const VkBuild *b, int table)

@@ -32,7 +32,7 @@ typedef struct VkDispatch {
 
 /* A full compute-to-compute barrier goes before each dispatch that does not `overlap`. Pipelines
  * are made at load, one for each {shader, spec}. */
-void vk_dispatch(VkBuild *b, const VkDispatch *d);
+void vk_dispatch(VkBuild *b, const VkDispatch *x);
 void vk_build_fail(VkBuild *b, ErrCode code, const char *fmt, ...) PRINTF(3, 4);
 
 /* Facts. */

@@ -33,7 +33,7 @@ static bool make_instance(VkRoot *r, bool *found, Error *err)
                 VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
         return true;
     }
-    VkInstance instance;
+    VkInstance instance = VK_NULL_HANDLE;
     const VkResult result = VK_RESULT(&r->api, CreateInstance, &make, NULL, &instance);
     /* A loader without a driver, as a machine without a GPU has. */
     if (result == VK_ERROR_INCOMPATIBLE_DRIVER)
@@ -363,7 +363,7 @@ static bool apu_budget(const VkFacts *f, uint64_t heaps_free, GpuApuBudget *out)
 
 bool vk_root_list(VkRoot *r, VkFacts out[DEVICES_MAX], int *n, Error *err)
 {
-    VkPhysicalDevice physical[PHYSICAL_MAX];
+    VkPhysicalDevice physical[PHYSICAL_MAX] = {VK_NULL_HANDLE};
     uint32_t count = PHYSICAL_MAX;
     *n = 0;
     if (!VK_TRY(&r->api, err, EnumeratePhysicalDevices, r->instance, &count, physical))

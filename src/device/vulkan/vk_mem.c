@@ -205,7 +205,7 @@ bool vk_upload_end(VkUpload *u, const VkUploadPiece *pieces, int n, Error *err)
     if (!u->staging.buffer)
         return true;
     Device *d = u->d;
-    const VkCommandBuffer cmd = u->cmd[u->half];
+    VkCommandBuffer cmd = u->cmd[u->half];
     if (!begin_once(d, cmd, err))
         return false;
     for (int i = 0; i < n; i++) {

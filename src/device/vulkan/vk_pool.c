@@ -146,7 +146,7 @@ static void record_page(Device *d, const KvPool *p, const VkCopy *c, VkCommandBu
         const VkBufferCopy copy = {.srcOffset = (VkDeviceSize)(p->offset[g][i] + bytes * c->from),
                                    .dstOffset = (VkDeviceSize)(p->offset[g][i] + bytes * c->to),
                                    .size = (VkDeviceSize)bytes};
-        const VkBuffer buffer = p->blocks[p->block_of[g][i]].buffer;
+        VkBuffer buffer = p->blocks[p->block_of[g][i]].buffer;
         d->root.api.CmdCopyBuffer(cmd, buffer, buffer, 1, &copy);
     }
 }

@@ -110,7 +110,7 @@ bool vk_step_submit(Device *d, Program *p, KvPool *pool, const StepBlock *s, uin
     if ((copies && !record_before(d, pool, f->before, err)) ||
         (logits && !record_after(d, p, entry, s->n_out, f->after, err)))
         return false;
-    uint64_t value;
+    uint64_t value = 0;
     if (!submit_parts(d, bucket_for(p, s->n_rows), copies ? f->before : NULL,
                       logits ? f->after : NULL, &value, err))
         return false;
