@@ -1,12 +1,13 @@
 /* kl: how far the fast numeric class is from the exact one, in nats.
  *
- *     kl MODEL [--tokens N] [--max-mean NATS] [--threads N] [--chunk ROWS]
+ *     kl MODEL [--tokens N] [--max-mean NATS] [--threads N] [--chunk ROWS] [--device ID]
  *
- * The fast engine writes N tokens (eight sequences, temperature 1, fixed seeds); both engines then
- * score the same tokens, and the Kullback-Leibler divergence of fast from exact is taken over the
- * whole vocabulary at every position: sum p_exact (ln p_exact - ln p_fast). Prints mean, median,
- * 99th percentile, largest, and how often the most likely token is the same. Exit code 1 when the
- * mean is above --max-mean. Memory: one sequence's logits (tokens / 8 * vocabulary floats). */
+ * The fast engine, on the device if one is named and else on the CPU, writes N tokens (eight
+ * sequences, temperature 1, fixed seeds); both engines (the exact one is the CPU) then score the
+ * same tokens, and the Kullback-Leibler divergence of fast from exact is taken over the whole
+ * vocabulary at every position: sum p_exact (ln p_exact - ln p_fast). Prints mean, median, 99th
+ * percentile, largest, and how often the most likely token is the same. Exit code 1 when the mean
+ * is above --max-mean. Memory: one sequence's logits (tokens / 8 * vocabulary floats). */
 #include "mere.h"
 
 #include <math.h>
@@ -18,6 +19,7 @@ enum { SEQUENCES = 8 };
 
 typedef struct Args {
     const char *model;
+    const char *device;
     int tokens;
     int threads;
     int chunk;
@@ -42,6 +44,8 @@ static void open_model(const Args *a, MereNumerics numerics, MereEngine **engine
     MereOptions opt = MERE_OPTIONS_INIT;
     opt.numerics = numerics;
     opt.threads = a->threads;
+    const char *device = numerics == MERE_FAST ? a->device : "cpu";
+    opt.device = (MereStr){device, strlen(device)};
     opt.chunk = numerics == MERE_FAST ? a->chunk : 0;
     opt.slots = SEQUENCES;
     opt.ctx = a->tokens / SEQUENCES + 16;
@@ -166,7 +170,7 @@ static int by_value(const void *a, const void *b)
 
 static bool parse(int argc, char **argv, Args *a)
 {
-    *a = (Args){.tokens = 4096, .max_mean = HUGE_VAL};
+    *a = (Args){.device = "cpu", .tokens = 4096, .max_mean = HUGE_VAL};
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] != '-')
             a->model = argv[i];
@@ -178,6 +182,8 @@ static bool parse(int argc, char **argv, Args *a)
             a->threads = (int)strtol(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--chunk") == 0)
             a->chunk = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--device") == 0)
+            a->device = argv[++i];
         else if (strcmp(argv[i], "--max-mean") == 0)
             a->max_mean = strtod(argv[++i], NULL);
         else
@@ -191,7 +197,8 @@ int main(int argc, char **argv)
     Args a;
     if (!parse(argc, argv, &a)) {
         fprintf(stderr,
-                "usage: kl MODEL [--tokens N] [--max-mean NATS] [--threads N] [--chunk ROWS]\n");
+                "usage: kl MODEL [--tokens N] [--max-mean NATS] [--threads N] [--chunk ROWS] "
+                "[--device ID]\n");
         return 2;
     }
     const int len = a.tokens / SEQUENCES;
