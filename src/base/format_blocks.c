@@ -7,8 +7,7 @@
 const float format_e2m1[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
-/* The values of IQ4_NL and IQ4_XS codes. */
-static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+const int8_t format_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                1,    13,   25,  38,  53,  69,  89,  113};
 
 float format_e4m3(uint8_t code)
@@ -104,8 +103,8 @@ static void iq4_nl(const uint8_t *p, float *y)
 {
     const float d = load_f16(p);
     for (int i = 0; i < 16; i++) {
-        y[i] = d * (float)iq4[p[2 + i] & 15];
-        y[i + 16] = d * (float)iq4[p[2 + i] >> 4];
+        y[i] = d * (float)format_iq4[p[2 + i] & 15];
+        y[i + 16] = d * (float)format_iq4[p[2 + i] >> 4];
     }
 }
 
@@ -239,8 +238,8 @@ static void iq4_xs(const uint8_t *p, float *y) /* 136 bytes to 256 */
         const float scale = d * (float)(sc - 32);
         for (int i = 0; i < 16; i++) {
             const uint8_t q = p[8 + b * 16 + i];
-            y[b * 32 + i] = scale * (float)iq4[q & 15];
-            y[b * 32 + 16 + i] = scale * (float)iq4[q >> 4];
+            y[b * 32 + i] = scale * (float)format_iq4[q & 15];
+            y[b * 32 + 16 + i] = scale * (float)format_iq4[q >> 4];
         }
     }
 }

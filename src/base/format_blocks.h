@@ -11,7 +11,8 @@ FormatUnpack format_unpack(FormatId id); /* NULL: no BLOCK format */
 
 extern const float
     format_e2m1[16]; /* sign, two exponent bits, one mantissa bit (OCP MX v1.0, table 5) */
-float format_e4m3(uint8_t code); /* OCP FP8 E4M3: NaN at 0x7f and 0xff */
+extern const int8_t format_iq4[16]; /* the values of IQ4_NL and IQ4_XS codes */
+float format_e4m3(uint8_t code);    /* OCP FP8 E4M3: NaN at 0x7f and 0xff */
 
 /* format_tables.c */
 extern const uint16_t format_iq2_xxs[256];

@@ -50,7 +50,7 @@ static void test_formats(void **state)
         }
     }
     print_message("%d formats, %d kinds of parts\n", n_formats, kinds.n);
-    assert_true(n_formats >= 19);
+    assert_true(n_formats >= 40);
 }
 
 /* Shapes that no fast kernel divides evenly. */

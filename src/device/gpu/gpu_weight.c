@@ -1,6 +1,7 @@
 #include "device/gpu/gpu_weight.h"
 
 #include "base/num.h"
+#include "device/gpu/gpu_pack.h"
 #include "device/gpu/gpu_words.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@ _Static_assert(GPU_SCALE_F16 == GPU_SCALE_KIND_F16 && GPU_SCALE_E8M0 == GPU_SCAL
                    GPU_SCALE_K6 == GPU_SCALE_KIND_K6,
                "gpu_words.h numbers the kinds of scales");
 
-enum { ROW_ALIGN = 16, PART_ALIGN = 256, K6_SCALE_BYTES = 20 };
+enum { ROW_ALIGN = 16, PART_ALIGN = 256, K6_SCALE_BYTES = GPU_K6_SCALE_BYTES };
 
 /* ---- layouts ---- */
 
@@ -25,7 +26,8 @@ static GpuScale pair_of(FormatId scale_format)
                                      : GPU_SCALE_BF16_PAIR;
 }
 
-/* Formats that GPUs read; the others have no layout yet. */
+/* Formats that GPUs read; the others have no layout yet. Codes of other widths take the next wider
+ * layout that holds their values exactly. */
 typedef struct FormatLayout {
     bool known;
     GpuLayout layout;
@@ -38,21 +40,34 @@ static const FormatLayout layouts[FMT_COUNT] = {
     [FMT_F16] = {true, GPU_F16, GPU_SCALE_NONE, 0},
     [FMT_BF16] = {true, GPU_BF16, GPU_SCALE_NONE, 0},
     [FMT_Q4_0] = {true, GPU_S4, GPU_SCALE_F16, 32},
+    [FMT_TQ1_0] = {true, GPU_S4, GPU_SCALE_F16, 32},
+    [FMT_TQ2_0] = {true, GPU_S4, GPU_SCALE_F16, 32},
+    [FMT_Q1_0] = {true, GPU_S4, GPU_SCALE_F16, 32},
     [FMT_Q4_1] = {true, GPU_A4, GPU_SCALE_F16_PAIR, 32},
     /* Products of f16 and 6 bits: only f32 holds them. */
     [FMT_Q4_K] = {true, GPU_A4, GPU_SCALE_F32_PAIR, 32},
+    [FMT_Q5_K] = {true, GPU_A8, GPU_SCALE_F32_PAIR, 32},
+    [FMT_Q5_1] = {true, GPU_A8, GPU_SCALE_F16_PAIR, 32},
     [FMT_Q8_0] = {true, GPU_S8, GPU_SCALE_F16, 32},
+    [FMT_Q5_0] = {true, GPU_S8, GPU_SCALE_F16, 32},
+    [FMT_IQ4_NL] = {true, GPU_S8, GPU_SCALE_F16, 32},
     [FMT_Q6_K] = {true, GPU_K6, GPU_SCALE_K6, 16},
+    [FMT_Q3_K] = {true, GPU_K6, GPU_SCALE_K6, 16},
     [FMT_MXFP4] = {true, GPU_E4, GPU_SCALE_E8M0, 32},
     [FMT_MXFP4P] = {true, GPU_E4, GPU_SCALE_E8M0, 32},
+    [FMT_AFFINE1] = {true, GPU_A4, GPU_SCALE_NONE, 0},
+    [FMT_AFFINE2] = {true, GPU_A4, GPU_SCALE_NONE, 0},
+    [FMT_AFFINE3] = {true, GPU_A4, GPU_SCALE_NONE, 0},
     [FMT_AFFINE4] = {true, GPU_A4, GPU_SCALE_NONE, 0},
+    [FMT_AFFINE5] = {true, GPU_A8, GPU_SCALE_NONE, 0},
+    [FMT_AFFINE6] = {true, GPU_A8, GPU_SCALE_NONE, 0},
     [FMT_AFFINE8] = {true, GPU_A8, GPU_SCALE_NONE, 0},
 };
 
 static bool layout(const RowView *v, GpuPart *p)
 {
     const FormatLayout *l = &layouts[v->format];
-    if (!l->known)
+    if (!l->known || v->columns)
         return false;
     *p = (GpuPart){.layout = l->layout,
                    .scale = v->biases ? pair_of(v->scale_format) : l->scale,
@@ -226,155 +241,6 @@ bool gpu_weight_plan(Arena *a, const Weight *w, int64_t max_part_bytes, GpuWeigh
 
 /* ---- packing ---- */
 
-static uint64_t load_u64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static uint16_t load_u16(const uint8_t *p)
-{
-    uint16_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-/* Eight bytes with a code in their low nibbles -> four bytes, the first code lowest. */
-static uint32_t join_nibbles(uint64_t x)
-{
-    x = (x | x >> 4) & 0x00ff00ff00ff00ffU;
-    x = (x | x >> 8) & 0x0000ffff0000ffffU;
-    return (uint32_t)(x | x >> 16);
-}
-
-/* GGUF's 32 codes in 16 bytes (i low, i + 16 high) -> codes in order. */
-static void nibbles_in_order(const uint8_t *src, uint8_t *dst)
-{
-    const uint64_t mask = 0x0f0f0f0f0f0f0f0fU;
-    const uint64_t a = load_u64(src);
-    const uint64_t b = load_u64(src + 8);
-    const uint32_t words[4] = {join_nibbles(a & mask), join_nibbles(b & mask),
-                               join_nibbles(a >> 4 & mask), join_nibbles(b >> 4 & mask)};
-    memcpy(dst, words, sizeof words);
-}
-
-/* Q4_0, Q4_1, MXFP4: blocks of `head` bytes of scales and 16 of codes. */
-static void pack_blocks4(const uint8_t *src, int k, size_t head, uint8_t *codes, uint8_t *scales)
-{
-    for (int b = 0; b < k / 32; b++) {
-        const uint8_t *block = src + (size_t)b * (head + 16);
-        memcpy(scales + (size_t)b * head, block, head);
-        nibbles_in_order(block + head, codes + (size_t)b * 16);
-    }
-}
-
-static void pack_q4_0(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    pack_blocks4(src, v->k, 2, codes, scales);
-}
-
-static void pack_q4_1(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    pack_blocks4(src, v->k, 4, codes, scales);
-}
-
-static void pack_mxfp4(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    pack_blocks4(src, v->k, 1, codes, scales);
-}
-
-static void pack_q8_0(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    const int k = v->k;
-    for (int b = 0; b < k / 32; b++) {
-        memcpy(scales + (size_t)b * 2, src + (size_t)b * 34, 2);
-        memcpy(codes + (size_t)b * 32, src + (size_t)b * 34 + 2, 32);
-    }
-}
-
-/* Sixty-four bytes of two sub-blocks (low nibbles, high nibbles) -> codes in order. */
-static void pack_q4_k(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    const int k = v->k;
-    for (int b = 0; b < k / 256; b++, src += 144, codes += 128) {
-        const float d = num_from_f16(load_u16(src));
-        const float dmin = num_from_f16(load_u16(src + 2));
-        const uint8_t *s = src + 4;
-        for (int j = 0; j < 8; j++) {
-            const int sc = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4;
-            const int mn = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
-            const float pair[2] = {d * (float)sc, -(dmin * (float)mn)};
-            memcpy(scales + (size_t)(b * 8 + j) * sizeof pair, pair, sizeof pair);
-            for (int i = 0; i < 32; i += 8) {
-                const uint64_t x = load_u64(src + 16 + (size_t)j / 2 * 32 + i);
-                const uint32_t word = join_nibbles(x >> (j % 2 * 4) & 0x0f0f0f0f0f0f0f0fU);
-                memcpy(codes + (size_t)j * 16 + (size_t)i / 2, &word, sizeof word);
-            }
-        }
-    }
-}
-
-static void pack_q6_k(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    const int k = v->k;
-    uint8_t *high = codes + k / 2;
-    memset(codes, 0, (size_t)k / 2 + (size_t)k / 4);
-    for (int b = 0; b < k / 256; b++, src += 210) {
-        memcpy(scales + (size_t)b * K6_SCALE_BYTES, src + 192, 18);
-        memset(scales + (size_t)b * K6_SCALE_BYTES + 18, 0, 2);
-        for (int i = 0; i < 256; i++) {
-            const int half = i / 128;
-            const int t = i / 32 % 4;
-            const int lo = src[half * 64 + t % 2 * 32 + i % 32] >> (t / 2 * 4) & 15;
-            const int hi = src[128 + half * 32 + i % 32] >> (2 * t) & 3;
-            const int at = b * 256 + i;
-            codes[at / 2] = (uint8_t)(codes[at / 2] | lo << (at % 2 * 4));
-            high[at / 4] = (uint8_t)(high[at / 4] | hi << (at % 4 * 2));
-        }
-    }
-}
-
-/* Scale and bias planes -> pairs. */
-static void pack_pairs(const uint8_t *scales, const uint8_t *biases, int n, size_t size,
-                       uint8_t *out)
-{
-    for (int i = 0; i < n; i++) {
-        memcpy(out + (size_t)i * 2 * size, scales + (size_t)i * size, size);
-        memcpy(out + (size_t)i * 2 * size + size, biases + (size_t)i * size, size);
-    }
-}
-
-static void pack_plain(const RowView *v, const uint8_t *src, uint8_t *codes, uint8_t *scales)
-{
-    (void)scales;
-    memcpy(codes, src, (size_t)v->row_bytes);
-}
-
-static void pack_row(const RowView *v, int64_t r, uint8_t *codes, uint8_t *scales)
-{
-    static void (*const packs[FMT_COUNT])(const RowView *, const uint8_t *, uint8_t *,
-                                          uint8_t *) = {
-        [FMT_F32] = pack_plain, [FMT_F16] = pack_plain, [FMT_BF16] = pack_plain,
-        [FMT_Q4_0] = pack_q4_0, [FMT_Q4_1] = pack_q4_1, [FMT_MXFP4] = pack_mxfp4,
-        [FMT_Q8_0] = pack_q8_0, [FMT_Q4_K] = pack_q4_k, [FMT_Q6_K] = pack_q6_k,
-    };
-    const uint8_t *src = v->data + r * v->row_bytes;
-    if (packs[v->format]) {
-        packs[v->format](v, src, codes, scales);
-        return;
-    }
-    memcpy(codes, src, (size_t)format_row_bytes(v->format, v->k)); /* planes, in our order */
-    if (!scales)
-        return;
-    const uint8_t *s = v->scales + r * v->scale_row_bytes;
-    if (v->biases)
-        pack_pairs(s, v->biases + r * v->scale_row_bytes, v->k / v->group,
-                   v->scale_format == FMT_F32 ? 4 : 2, scales);
-    else
-        memcpy(scales, s, (size_t)(v->k / v->group));
-}
-
 void gpu_weight_pack(const GpuWeight *w, int part, int expert, int64_t from, int64_t n,
                      uint8_t *codes, uint8_t *scales)
 {
@@ -393,7 +259,7 @@ void gpu_weight_pack(const GpuWeight *w, int part, int expert, int64_t from, int
         }
         uint8_t *c = codes + i * p->code_stride;
         uint8_t *sc = scales ? scales + i * p->scale_stride : NULL;
-        pack_row(&segs[s], row, c, sc);
+        gpu_pack_row(&segs[s], row, c, sc);
         if (code_pad > 0)
             memset(c + p->code_stride - code_pad, 0, (size_t)code_pad);
         if (sc && scale_pad > 0)
@@ -402,6 +268,13 @@ void gpu_weight_pack(const GpuWeight *w, int part, int expert, int64_t from, int
 }
 
 /* ---- the definition ---- */
+
+static uint16_t load_u16(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 
 static float pair_value(const GpuPart *p, const uint8_t *scales, int g, int code)
 {
