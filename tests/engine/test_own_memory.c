@@ -235,7 +235,7 @@ static void answers_and_bytes_are_as_planned(void **state)
         MereOptions o = options();
         MereError err;
         MereEngine *e;
-        MereModel *m;
+        MereModel *m = NULL;
         static Answers want;
         static Answers got;
         if (!mere_engine_open(&o, &e, &err) || !mere_model_open(e, str_of(dir), &o, &m, &err))
