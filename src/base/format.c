@@ -38,7 +38,7 @@ int64_t rowview_bytes(const RowView *v)
     int64_t row = format_row_bytes(v->format, v->k);
     if (formats[v->format].kind == FMT_PLANE)
         row += ((int64_t)v->k + v->group - 1) / v->group * scale_bytes(v) * (v->biases ? 2 : 1);
-    return row * v->n;
+    return row * v->n + (v->columns ? (int64_t)v->k * (int64_t)sizeof *v->columns : 0);
 }
 
 RowView rowview_slice(const RowView *v, int64_t from, int64_t n)
