@@ -107,7 +107,7 @@ static void pack_blocks5(const uint8_t *src, int k, size_t head, uint64_t less, 
     for (int b = 0; b < k / 32; b++, src += head + 20) {
         memcpy(scales + (size_t)b * head, src, head);
         for (int i = 0; i < 4; i++) {
-            const uint64_t q = nibbles(src + head + 4, i) | spread_bits(src[head + i]) << 4;
+            const uint64_t q = nibbles(src + head + 4, i) | spread_bits(src[head + (size_t)i]) << 4;
             /* (q - less) with no borrow between bytes */
             put8(codes, b * 32 + i * 8, (q + 0x80 * EACH_BYTE - less) ^ 0x80 * EACH_BYTE);
         }
