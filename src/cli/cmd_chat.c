@@ -583,7 +583,9 @@ static const struct {
     {"/stats", "", "tokens, cached tokens, speed, memory", do_stats},
     {"/clear", "", "begin anew; the system message stays", do_clear},
     {"/help", "", "this list", do_help},
-    {"/exit", "", "leave (also Ctrl-D)", do_exit},
+    {"/exit", "", "leave (also /quit, /bye and Ctrl-D)", do_exit},
+    {"/quit", "", NULL, do_exit},
+    {"/bye", "", NULL, do_exit},
 };
 
 static bool do_help(Chat *chat, Str arg, Error *err)
@@ -593,6 +595,8 @@ static bool do_help(Chat *chat, Str arg, Error *err)
     (void)err;
     for (size_t i = 0; i < COUNT_OF(commands); i++) {
         char left[32];
+        if (!commands[i].help)
+            continue;
         snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].arg);
         fprintf(stderr, "  %-19s %s\n", left, commands[i].help);
     }

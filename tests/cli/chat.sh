@@ -67,6 +67,8 @@ says 'no system message' "$err"
 says '^  /regenerate' "$err"
 printf '/exit\nhello\n' | talk 0
 [ ! -s "$out" ] || fail "something is answered after /exit"
+printf '/bye\nhello\n' | talk 0
+[ ! -s "$out" ] || fail "something is answered after /bye"
 
 # In a pipe a mistake ends the program with its code; nothing is cut without a word.
 printf '/nonsense\nhello\n' | talk 2
