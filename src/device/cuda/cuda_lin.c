@@ -49,13 +49,18 @@ static const struct {
     [LIN_I8_K6] = {LIN_X_K6, SHAPES(k6)},
 };
 
+/* By rows (1, 2, 4, 8), and for one row that a warp takes alone. */
+typedef struct F32Kernels {
+    const char *full[4];
+    const char *thin;
+} F32Kernels;
 #define F32_KERNELS(name)                                                                          \
     {                                                                                              \
-        "lin_f32_" #name "_r1_full", "lin_f32_" #name "_r2_full", "lin_f32_" #name "_r4_full",     \
-            "lin_f32_" #name "_r8_full", "lin_f32_" #name "_r1_thin"                               \
+        {"lin_f32_" #name "_r1_full", "lin_f32_" #name "_r2_full", "lin_f32_" #name "_r4_full",    \
+         "lin_f32_" #name "_r8_full"},                                                             \
+            "lin_f32_" #name "_r1_thin"                                                            \
     }
-enum { F32_THIN = 4 };
-static const char *const f32_kernels[GPU_LAYOUT_COUNT][5] = {
+static const F32Kernels f32_kernels[GPU_LAYOUT_COUNT] = {
     [GPU_F32] = F32_KERNELS(f32), [GPU_F16] = F32_KERNELS(f16), [GPU_BF16] = F32_KERNELS(bf16),
     [GPU_A4] = F32_KERNELS(a4),   [GPU_S4] = F32_KERNELS(s4),   [GPU_E4] = F32_KERNELS(e4),
     [GPU_A8] = F32_KERNELS(a8),   [GPU_S8] = F32_KERNELS(s8),   [GPU_K6] = F32_KERNELS(k6),
@@ -270,8 +275,8 @@ static void emit_f32(CudaBuild *b, const Product *p, const CudaPart *part)
     /* With fewer pairs of rows than warps a warp takes one row. */
     const bool thin = r == 0 && !p->silu && params.n < cuda_sms(b) * LIN_WARPS * 2;
     const int64_t row = cuda_lin_f32_bytes(part->part->layout, params.tile) + SSQ_BYTES;
-    launch(b, f32_kernels[part->part->layout][thin ? F32_THIN : r], cuda_sms(b), 1 << r, row << r,
-           &params);
+    const F32Kernels *kernels = &f32_kernels[part->part->layout];
+    launch(b, thin ? kernels->thin : kernels->full[r], cuda_sms(b), 1 << r, row << r, &params);
 }
 
 static Shape shape_of(const LinParams *p, int layout, const GpuPart *part, int r)
