@@ -16,11 +16,13 @@ struct BpeCached {
     int32_t ids[CACHE_IDS];
 };
 
+/* A slot: the merge's index + 1, and a tag above it; 0: free. */
+enum { INDEX_BITS = 23, TAG_BITS = 32 - INDEX_BITS, MERGES_MAX = (1 << INDEX_BITS) - 1 };
+
 enum { QUEUE = 16, QUEUE_TEXT = 2 * BPE_TOKEN_MAX };
 
 typedef struct BpeQueued {
-    uint64_t left_hash, right_hash;
-    uint32_t rank;
+    VocabKey left, right;
     uint32_t at, left_len, len; /* in text */
 } BpeQueued;
 
@@ -28,12 +30,12 @@ struct BpeQueue {
     int n;
     uint32_t used;
     BpeQueued at[QUEUE];
-    char text[QUEUE_TEXT];
+    char text[QUEUE_TEXT + VOCAB_PAD];
 };
 
-static uint64_t pair_hash(uint32_t left, uint32_t right)
+static uint64_t pair_hash(int32_t left, int32_t right)
 {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15U;
+    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15U;
     h ^= h >> 32;
     h *= 0xD6E8FEB86659FD93U;
     return h ^ h >> 32;
@@ -62,19 +64,51 @@ void bpe_init(Bpe *b, const Vocab *v)
     }
 }
 
+static size_t slots_bytes(const Bpe *b)
+{
+    return b->slots ? (size_t)(b->mask + 1) * sizeof *b->slots : 0;
+}
+
+static void free_queues(Bpe *b)
+{
+    for (int i = 0; i < 2; i++) {
+        mem_free(b->queue[i]);
+        b->queue[i] = NULL;
+    }
+}
+
 void bpe_free(Bpe *b)
 {
     mem_free(b->merges);
-    mem_free(b->queue);
+    free_queues(b);
+    mem_unmap(b->slots, slots_bytes(b));
     b->merges = NULL;
-    b->queue = NULL;
+    b->n_merges = b->merges_cap = 0;
+    b->slots = NULL;
 }
 
-static int32_t part_id(const Bpe *b, Str part, uint64_t hash)
+size_t bpe_bytes(const Bpe *b)
+{
+    return slots_bytes(b) + (size_t)b->merges_cap * sizeof *b->merges;
+}
+
+bool bpe_reserve(Bpe *b, int64_t n, Error *err)
+{
+    if (n == 0 || n == b->merges_cap)
+        return true;
+    BpeMerge *merges = mem_realloc(b->merges, (size_t)n * sizeof *merges);
+    if (!merges)
+        return err_nomem(err, b->vocab->doc, (size_t)n * sizeof *merges);
+    b->merges = merges;
+    b->merges_cap = n;
+    return true;
+}
+
+static int32_t part_id(const Bpe *b, Str part, VocabKey key)
 {
     if (part.len == 1)
         return b->byte_id[(unsigned char)part.ptr[0]];
-    return vocab_find_hashed(b->vocab, part.ptr, part.len, hash);
+    return vocab_find_key(b->vocab, part.ptr, part.len, key);
 }
 
 /* Most results are the token of the merge before or the next one: that spares a third of the
@@ -89,129 +123,164 @@ static int32_t result_id(const Bpe *b, Str both)
     return vocab_find(b->vocab, both);
 }
 
-static bool resolve(Bpe *b, const BpeQueued *q, Error *err)
+static bool resolve(Bpe *b, const char *text, const BpeQueued *q, Error *err)
 {
-    const char *text = b->queue->text + q->at;
-    const int32_t l = part_id(b, (Str){text, q->left_len}, q->left_hash);
-    const int32_t r = part_id(b, (Str){text + q->left_len, q->len - q->left_len}, q->right_hash);
+    const int32_t l = part_id(b, (Str){text, q->left_len}, q->left);
+    const int32_t r = part_id(b, (Str){text + q->left_len, q->len - q->left_len}, q->right);
     const int32_t id = result_id(b, (Str){text, q->len});
     if (l < 0 || r < 0 || id < 0)
-        return err_set(err, ERR_FORMAT, "%s: merge %u: its %s is no token of the vocabulary",
-                       b->vocab->doc, q->rank,
+        return err_set(err, ERR_FORMAT, "%s: merge %lld: its %s is no token of the vocabulary",
+                       b->vocab->doc, (long long)b->n_merges,
                        l < 0   ? "left part"
                        : r < 0 ? "right part"
                                : "result");
-    if (b->n_merges == b->merges_cap) {
-        BpePair *merges = grow(b->merges, b->n_merges + 1, &b->merges_cap, sizeof *merges, err);
-        if (!merges)
-            return false;
-        b->merges = merges;
-    }
-    b->last = id;
-    b->merges[b->n_merges++] = (BpePair){(uint32_t)l, (uint32_t)r, q->rank, (uint32_t)id + 1};
-    return true;
-}
-
-/* The look-ups of a table beyond the cache overlap: without, they are 30 % of loading a vocabulary.
- */
-static bool flush(Bpe *b, Error *err)
-{
-    BpeQueue *q = b->queue;
-    for (int step = 1; q && step <= 2; step++) {
-        for (int i = 0; i < q->n; i++) {
-            vocab_prefetch(b->vocab, q->at[i].left_hash, step);
-            vocab_prefetch(b->vocab, q->at[i].right_hash, step);
-        }
-    }
-    for (int i = 0; q && i < q->n; i++) {
-        if (!resolve(b, &q->at[i], err))
-            return false;
-    }
-    if (q) {
-        q->n = 0;
-        q->used = 0;
-    }
-    return true;
-}
-
-bool bpe_add_merge(Bpe *b, Str both, size_t left_len, uint32_t rank, Error *err)
-{
-    if (both.len > BPE_TOKEN_MAX)
-        return err_set(err, ERR_FORMAT, "%s: merge %u makes a token of %zu bytes, at most %d",
-                       b->vocab->doc, rank, both.len, BPE_TOKEN_MAX);
-    if (!b->queue) {
-        b->queue = mem_alloc(sizeof *b->queue);
-        if (!b->queue)
-            return err_nomem(err, b->vocab->doc, sizeof *b->queue);
-        b->queue->n = 0;
-        b->queue->used = 0;
-    }
-    BpeQueue *q = b->queue;
-    if ((q->n == QUEUE || both.len > QUEUE_TEXT - q->used) && !flush(b, err))
+    if (b->n_merges == MERGES_MAX)
+        return err_set(err, ERR_FORMAT, "%s: too many merges", b->vocab->doc);
+    if (b->n_merges == b->merges_cap && !bpe_reserve(b, b->n_merges * 2 + 256, err))
         return false;
-    char *text = q->text + q->used;
-    memcpy(text, both.ptr, both.len);
+    b->last = id;
+    b->merges[b->n_merges++] = (BpeMerge){l, r, id};
+    return true;
+}
+
+/* The older queue is worked off, and takes what comes in next. */
+static bool turn(Bpe *b, Error *err)
+{
+    BpeQueue *old = b->queue[1];
+    for (int i = 0; i < old->n; i++) {
+        if (!resolve(b, old->text + old->at[i].at, &old->at[i], err))
+            return false;
+    }
+    old->n = 0;
+    old->used = 0;
+    b->queue[1] = b->queue[0];
+    b->queue[0] = old;
+    return true;
+}
+
+static bool new_queues(Bpe *b, Error *err)
+{
+    for (int i = 0; i < 2; i++) {
+        b->queue[i] = mem_alloc(sizeof *b->queue[i]);
+        if (!b->queue[i])
+            return err_nomem(err, b->vocab->doc, sizeof *b->queue[i]);
+        b->queue[i]->n = 0;
+        b->queue[i]->used = 0;
+    }
+    return true;
+}
+
+char *bpe_begin(Bpe *b, size_t len, Error *err)
+{
+    if (len > BPE_TOKEN_MAX) {
+        err_set(err, ERR_FORMAT, "%s: a merge of %zu bytes, at most %d", b->vocab->doc, len,
+                BPE_TOKEN_MAX);
+        return NULL;
+    }
+    if (!b->queue[0] && !new_queues(b, err))
+        return NULL;
+    if ((b->queue[0]->n == QUEUE || len > QUEUE_TEXT - b->queue[0]->used) && !turn(b, err))
+        return NULL;
+    return b->queue[0]->text + b->queue[0]->used;
+}
+
+/* A look-up waits for a table beyond the cache, so many wait at a time: its memory is sent for here
+ * and used 16 or more merges later. */
+void bpe_end(Bpe *b, size_t left_len, size_t len)
+{
+    BpeQueue *q = b->queue[0];
+    const char *text = q->text + q->used;
     BpeQueued *m = &q->at[q->n++];
-    *m = (BpeQueued){.left_hash = vocab_hash(text, left_len),
-                     .right_hash = vocab_hash(text + left_len, both.len - left_len),
-                     .rank = rank,
+    *m = (BpeQueued){.left = vocab_key_padded(text, left_len),
+                     .right = vocab_key_padded(text + left_len, len - left_len),
                      .at = q->used,
                      .left_len = (uint32_t)left_len,
-                     .len = (uint32_t)both.len};
+                     .len = (uint32_t)len};
     q->used += m->len;
-    vocab_prefetch(b->vocab, m->left_hash, 0);
-    vocab_prefetch(b->vocab, m->right_hash, 0);
+    vocab_prefetch(b->vocab, m->left);
+    vocab_prefetch(b->vocab, m->right);
+}
+
+bool bpe_add_merge(Bpe *b, Str both, size_t left_len, Error *err)
+{
+    char *to = bpe_begin(b, both.len, err);
+    if (!to)
+        return false;
+    memcpy(to, both.ptr, both.len);
+    bpe_end(b, left_len, both.len);
     return true;
 }
 
-bool bpe_index(Arena *a, Bpe *b, Error *err)
+/* A slot's tag is the top of the hash, which its place does not have. */
+static uint32_t tag_of(uint64_t hash)
 {
-    if (!flush(b, err))
+    return (uint32_t)(hash >> (64 - TAG_BITS)) << INDEX_BITS;
+}
+
+static bool joins_pair(const Bpe *b, uint32_t slot, uint32_t tag, int32_t left, int32_t right)
+{
+    if ((slot ^ tag) >> INDEX_BITS != 0)
         return false;
+    const BpeMerge *m = &b->merges[(slot & MERGES_MAX) - 1];
+    return m->left == left && m->right == right;
+}
+
+bool bpe_index(Bpe *b, Error *err)
+{
+    enum { AHEAD = 16 }; /* slots on their way to the cache */
+    uint64_t hashes[AHEAD];
+    if ((b->queue[0] && (!turn(b, err) || !turn(b, err))) || !bpe_reserve(b, b->n_merges, err))
+        return false;
+    free_queues(b);
     uint64_t size = 16;
     while (size < (uint64_t)b->n_merges + (uint64_t)b->n_merges / 2)
         size *= 2;
-    b->pairs = ARENA_ARRAY(a, size, BpePair, err);
-    if (!b->pairs)
-        return false;
+    b->slots = mem_map((size_t)size * sizeof *b->slots);
+    if (!b->slots)
+        return err_nomem(err, b->vocab->doc, (size_t)size * sizeof *b->slots);
     b->mask = size - 1;
     uint64_t probes = (uint64_t)b->n_merges * 32 + 1024; /* a fair hash needs two or three each */
-    for (int64_t i = 0; i < b->n_merges; i++) {
-        enum { AHEAD = 12 }; /* slots on their way to the cache */
-        if (i + AHEAD < b->n_merges) {
-            const BpePair next = b->merges[i + AHEAD];
-            __builtin_prefetch(&b->pairs[pair_hash(next.left, next.right) & b->mask], 1);
+    for (int64_t next = 0; next < b->n_merges + AHEAD; next++) {
+        const int64_t i = next - AHEAD;
+        if (i >= 0) {
+            const uint64_t hash = hashes[i % AHEAD];
+            const BpeMerge m = b->merges[i];
+            const uint32_t tag = tag_of(hash);
+            uint64_t at = hash & b->mask;
+            while (b->slots[at] && !joins_pair(b, b->slots[at], tag, m.left, m.right)) {
+                if (probes-- == 0)
+                    return err_set(err, ERR_FORMAT, "%s: the merges all hash alike", b->vocab->doc);
+                at = (at + 1) & b->mask;
+            }
+            b->slots[at] = tag | (uint32_t)(i + 1);
         }
-        const BpePair m = b->merges[i];
-        uint64_t at = pair_hash(m.left, m.right) & b->mask;
-        while (b->pairs[at].id && (b->pairs[at].left != m.left || b->pairs[at].right != m.right)) {
-            if (probes-- == 0)
-                return err_set(err, ERR_FORMAT, "%s: the merges all hash alike", b->vocab->doc);
-            at = (at + 1) & b->mask;
+        if (next < b->n_merges) {
+            const uint64_t hash = pair_hash(b->merges[next].left, b->merges[next].right);
+            hashes[next % AHEAD] = hash;
+            __builtin_prefetch(&b->slots[hash & b->mask], 1);
         }
-        b->pairs[at] = m;
     }
-    bpe_free(b);
     return true;
 }
 
-static const BpePair *pair_find(const Bpe *b, int32_t left, int32_t right)
+/* Its rank; -1: none. */
+static int32_t pair_find(const Bpe *b, int32_t left, int32_t right)
 {
-    uint64_t at = pair_hash((uint32_t)left, (uint32_t)right) & b->mask;
-    while (b->pairs[at].id) {
-        if (b->pairs[at].left == (uint32_t)left && b->pairs[at].right == (uint32_t)right)
-            return &b->pairs[at];
-        at = (at + 1) & b->mask;
+    const uint64_t hash = pair_hash(left, right);
+    const uint32_t tag = tag_of(hash);
+    for (uint64_t at = hash & b->mask; b->slots[at]; at = (at + 1) & b->mask) {
+        if (joins_pair(b, b->slots[at], tag, left, right))
+            return (int32_t)(b->slots[at] & MERGES_MAX) - 1;
     }
-    return NULL;
+    return -1;
 }
 
 void bpe_pair(const Bpe *b, int32_t left, int32_t right, uint32_t *rank, int32_t *id)
 {
-    const BpePair *p = pair_find(b, left, right);
-    if (p) {
-        *rank = p->rank;
-        *id = (int32_t)p->id - 1;
+    const int32_t m = pair_find(b, left, right);
+    if (m >= 0) {
+        *rank = (uint32_t)m;
+        *id = b->merges[m].id;
     }
 }
 
@@ -253,37 +322,28 @@ bool bpe_push(BpeWork *w, int32_t id, Error *err)
 /* At most SCAN_MAX ids in place; returns how many remain. */
 static int merge_scan(const Bpe *b, int32_t *ids, int n)
 {
-    uint32_t rank[SCAN_MAX];
-    int32_t joined[SCAN_MAX];
-    for (int i = 0; i + 1 < n; i++) {
-        const BpePair *p = pair_find(b, ids[i], ids[i + 1]);
-        rank[i] = p ? p->rank : UINT32_MAX;
-        joined[i] = p ? (int32_t)p->id - 1 : -1;
-    }
+    int32_t rank[SCAN_MAX]; /* of each and its right neighbour; -1: none */
+    for (int i = 0; i + 1 < n; i++)
+        rank[i] = pair_find(b, ids[i], ids[i + 1]);
     while (n > 1) {
         int best = -1;
         uint32_t lowest = UINT32_MAX;
         for (int i = 0; i + 1 < n; i++) {
-            if (rank[i] < lowest) {
-                lowest = rank[i];
+            if ((uint32_t)rank[i] < lowest) {
+                lowest = (uint32_t)rank[i];
                 best = i;
             }
         }
         if (best < 0)
             break;
-        ids[best] = joined[best];
+        ids[best] = b->merges[rank[best]].id;
         n--;
         for (int i = best + 1; i < n; i++)
             ids[i] = ids[i + 1];
-        for (int i = best + 1; i + 1 < n; i++) {
+        for (int i = best + 1; i + 1 < n; i++)
             rank[i] = rank[i + 1];
-            joined[i] = joined[i + 1];
-        }
-        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const BpePair *p = pair_find(b, ids[i], ids[i + 1]);
-            rank[i] = p ? p->rank : UINT32_MAX;
-            joined[i] = p ? (int32_t)p->id - 1 : -1;
-        }
+        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++)
+            rank[i] = pair_find(b, ids[i], ids[i + 1]);
     }
     return n;
 }
@@ -335,10 +395,8 @@ static bool push_pair(const Bpe *b, BpeWork *w, int32_t at, Error *err)
     const int32_t next = at < 0 ? -1 : w->syms[at].next;
     if (next < 0)
         return true;
-    const BpePair *p = pair_find(b, w->syms[at].id, w->syms[next].id);
-    if (!p)
-        return true;
-    return bpe_heap_push(w, (BpeCand){p->rank, at, (int32_t)p->id - 1}, err);
+    const int32_t m = pair_find(b, w->syms[at].id, w->syms[next].id);
+    return m < 0 || bpe_heap_push(w, (BpeCand){(uint32_t)m, at, b->merges[m].id}, err);
 }
 
 /* A candidate goes stale when either side was joined meanwhile; it is then dropped, since the new
@@ -360,8 +418,7 @@ static bool merge_heap(const Bpe *b, BpeWork *w, int32_t n, Error *err)
         if (left->id < 0 || left->next < 0)
             continue;
         BpeSym *right = &w->syms[left->next];
-        const BpePair *p = pair_find(b, left->id, right->id);
-        if (!p || (int32_t)p->id - 1 != c.id || p->rank != c.rank)
+        if ((uint32_t)pair_find(b, left->id, right->id) != c.rank)
             continue;
         left->id = c.id;
         right->id = -1;
@@ -433,16 +490,16 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
         return true;
     if (piece.len == 1 && b->byte_id[(unsigned char)piece.ptr[0]] >= 0)
         return bpe_push(w, b->byte_id[(unsigned char)piece.ptr[0]], err);
-    const uint64_t hash = vocab_hash(piece.ptr, piece.len);
+    const VocabKey key = vocab_key(piece.ptr, piece.len);
     bool hit;
-    if (!bpe_recall(w, piece, hash, &hit, err))
+    if (!bpe_recall(w, piece, key.hash, &hit, err))
         return false;
     if (hit)
         return true;
     const int64_t from = w->n;
     int32_t whole = -1;
     if (b->ignore_merges)
-        whole = vocab_find_hashed(b->vocab, piece.ptr, piece.len, hash);
+        whole = vocab_find_key(b->vocab, piece.ptr, piece.len, key);
     if (whole >= 0) {
         if (!bpe_push(w, whole, err))
             return false;
@@ -464,6 +521,6 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
                 return false;
         }
     }
-    bpe_remember(w, piece, hash, from);
+    bpe_remember(w, piece, key.hash, from);
     return true;
 }

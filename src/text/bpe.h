@@ -11,20 +11,21 @@
 
 enum { BPE_TOKEN_MAX = 4096 /* bytes of a merge's result */ };
 
-typedef struct BpePair {
-    uint32_t left, right, rank;
-    uint32_t id; /* joined token + 1; 0: free slot */
-} BpePair;
+typedef struct BpeMerge {
+    int32_t left, right;
+    int32_t id; /* the joined token */
+} BpeMerge;
 
 typedef struct BpeQueue BpeQueue;
 
 typedef struct Bpe {
     const Vocab *vocab;
-    BpePair *pairs; /* open addressing, in an arena */
-    uint64_t mask;
-    BpePair *merges; /* [n_merges], until bpe_index */
+    BpeMerge *merges; /* [n_merges] by rank */
     int64_t n_merges, merges_cap;
-    BpeQueue *queue; /* merges whose tokens are still to be looked up, until bpe_index */
+    uint32_t *slots; /* merges by their pair: open addressing */
+    uint64_t mask;
+    BpeQueue *queue[2]; /* merges whose tokens are still to be looked up, until bpe_index: those
+                           that come in, and those before them */
     int32_t last; /* result of the merge before: files list merges in the order of their tokens */
     int32_t byte_id[256]; /* -1: the vocabulary lacks this byte */
     int32_t unk;          /* for bytes that it lacks; -1: they are dropped, as the reference does */
@@ -33,13 +34,20 @@ typedef struct Bpe {
 
 /* The vocabulary must be indexed. */
 void bpe_init(Bpe *b, const Vocab *v);
-void bpe_free(Bpe *b); /* what is not in an arena */
-/* The merge of rank `rank`: left and right as bytes. A pair given twice keeps its last rank.
- * `both` is left and right in a row. ERR_FORMAT: a part or the result of this merge, or of one
- * shortly before, is no token. */
-MUST_CHECK bool bpe_add_merge(Bpe *b, Str both, size_t left_len, uint32_t rank, Error *err);
-/* All merges are there: builds the table in `a`. Errors as bpe_add_merge. */
-MUST_CHECK bool bpe_index(Arena *a, Bpe *b, Error *err);
+void bpe_free(Bpe *b);
+/* About how many merges will come. */
+MUST_CHECK bool bpe_reserve(Bpe *b, int64_t n, Error *err);
+/* The merge of the next rank: `both` is left and right in a row, as bytes. A pair given twice keeps
+ * its last rank. ERR_FORMAT: a part or the result of this merge, or of one shortly before, is no
+ * token. */
+MUST_CHECK bool bpe_add_merge(Bpe *b, Str both, size_t left_len, Error *err);
+/* The same in two steps: room for up to `len` bytes (NULL: none), which are written there, and the
+ * merge that they are. */
+char *bpe_begin(Bpe *b, size_t len, Error *err);
+void bpe_end(Bpe *b, size_t left_len, size_t len);
+/* All merges are there: builds the table. Errors as bpe_add_merge. */
+MUST_CHECK bool bpe_index(Bpe *b, Error *err);
+size_t bpe_bytes(const Bpe *b); /* memory held */
 
 typedef struct BpeSym {
     int32_t id; /* -1: joined into its left neighbour */

@@ -29,6 +29,14 @@ static int byte_of(uint32_t cp)
     return cp == 0x143 ? 0xAD : -1;
 }
 
+/* Byte of the character at p, of two bytes in UTF-8; -1: none. */
+static int two_bytes(const char *p)
+{
+    const uint32_t lead = (unsigned char)p[0];
+    const uint32_t low = (unsigned char)p[1] ^ 0x80U;
+    return lead >= 0xC2 && lead <= 0xC5 && low < 0x40 ? byte_of((lead & 0x1FU) << 6 | low) : -1;
+}
+
 int64_t bytelevel_decode(Str text, char *out)
 {
     char *const start = out;
@@ -38,13 +46,57 @@ int64_t bytelevel_decode(Str text, char *out)
             *out++ = (char)c;
             continue;
         }
-        if (c < 0xC2 || c > 0xC5 || ++i == text.len)
-            return -1;
-        const uint32_t low = (unsigned char)text.ptr[i] ^ 0x80U;
-        const int byte = low < 0x40 ? byte_of((c & 0x1FU) << 6 | low) : -1;
+        const int byte = text.len - i > 1 ? two_bytes(text.ptr + i) : -1;
         if (byte < 0)
             return -1;
         *out++ = (char)byte;
+        i++;
     }
     return out - start;
+}
+
+/* The high bit of each byte that is no ASCII of the alphabet, or is '"' or '\\'; the lowest one set
+ * is exact, those above it may be set without cause. */
+static uint64_t stops(uint64_t w)
+{
+    const uint64_t ones = 0x0101010101010101U;
+    const uint64_t quote = w ^ ones * '"';
+    const uint64_t slash = w ^ ones * '\\';
+    const uint64_t low = (w - ones * 0x21) & ~w;
+    const uint64_t high = w | (w + ones); /* from 0x7F on */
+    return (low | high | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & ones << 7;
+}
+
+size_t bytelevel_scan(const char **p, const char *end, char *out, size_t max)
+{
+    enum { ROOM = 16 };
+    const char *at = *p;
+    size_t n = 0;
+    while (at < end && n < max) {
+        if (end - at >= ROOM && max - n >= ROOM) {
+            uint64_t w;
+            const size_t space = memcmp(at, "\xC4\xA0", 2) == 0; /* most words begin with one */
+            out[n] = ' ';
+            n += space;
+            at += 2 * space;
+            memcpy(&w, at, 8);
+            memcpy(out + n, &w, 8);
+            const uint64_t stop = stops(w);
+            const size_t run = stop ? (size_t)__builtin_ctzll(stop) >> 3 : 8;
+            n += run;
+            at += run;
+            if (!stop)
+                continue;
+        }
+        const uint32_t c = (unsigned char)*at;
+        const int byte = c >= 0x80 ? end - at > 1 ? two_bytes(at) : -1
+                         : c < 0x21 || c == '"' || c == '\\' || c == 0x7F ? -1
+                                                                          : (int)c;
+        if (byte < 0)
+            break;
+        out[n++] = (char)byte;
+        at += c >= 0x80 ? 2 : 1;
+    }
+    *p = at;
+    return n;
 }

@@ -34,8 +34,7 @@ char jsonscan_peek(JsonScan *s)
         memcpy(&eight, s->p, 8);
         eight ^= 0x2020202020202020U;
         if (eight) {
-            while (*s->p == ' ')
-                s->p++;
+            s->p += __builtin_ctzll(eight) >> 3;
             break;
         }
         s->p += 8;
@@ -54,8 +53,7 @@ bool jsonscan_open(JsonScan *s, char bracket, Error *err)
     return true;
 }
 
-/* The comma or the closing bracket before the next member. */
-static bool next_member(JsonScan *s, char close, bool *more, Error *err)
+bool jsonscan_more(JsonScan *s, char close, bool *more, Error *err)
 {
     const char c = jsonscan_peek(s);
     const bool first = s->first;
@@ -71,15 +69,12 @@ static bool next_member(JsonScan *s, char close, bool *more, Error *err)
     if (c != ',')
         return jsonscan_fail(s, "wanted a comma or a closing bracket", err);
     s->p++;
+    (void)jsonscan_peek(s);
     return true;
 }
 
-bool jsonscan_key(JsonScan *s, bool *more, Str *key, Error *err)
+bool jsonscan_name(JsonScan *s, Str *key, Error *err)
 {
-    if (!next_member(s, '}', more, err))
-        return false;
-    if (!*more)
-        return true;
     if (!jsonscan_string(s, key, err))
         return false;
     if (jsonscan_peek(s) != ':')
@@ -88,9 +83,14 @@ bool jsonscan_key(JsonScan *s, bool *more, Str *key, Error *err)
     return true;
 }
 
+bool jsonscan_key(JsonScan *s, bool *more, Str *key, Error *err)
+{
+    return jsonscan_more(s, '}', more, err) && (!*more || jsonscan_name(s, key, err));
+}
+
 bool jsonscan_item(JsonScan *s, bool *more, Error *err)
 {
-    return next_member(s, ']', more, err);
+    return jsonscan_more(s, ']', more, err);
 }
 
 static bool hex4(const char *p, const char *end, uint32_t *out)
@@ -154,8 +154,13 @@ static const char *plain_run(const char *p, const char *end, uint64_t *high)
         memcpy(&word, p, 8);
         const uint64_t quote = word ^ ones * '"';
         const uint64_t slash = word ^ ones * '\\';
-        if ((((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & ones << 7)
-            break;
+        /* The lowest bit set is exact; borrows may set some above it. */
+        const uint64_t hit = (((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & ones << 7;
+        if (hit) {
+            const int n = __builtin_ctzll(hit) >> 3;
+            *high |= n ? word << (64 - 8 * n) : 0;
+            return p + n;
+        }
         *high |= word;
         p += 8;
     }

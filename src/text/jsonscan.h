@@ -28,6 +28,10 @@ MUST_CHECK bool jsonscan_open(JsonScan *s, char bracket, Error *err); /* '{' or 
 /* In an object: the next key, or *more false after its '}'. The key borrows from the text, or from
  * the scanner until the next string. */
 MUST_CHECK bool jsonscan_key(JsonScan *s, bool *more, Str *key, Error *err);
+/* The same in two steps: whether another member follows, which the scanner then stands on; its key.
+ */
+MUST_CHECK bool jsonscan_more(JsonScan *s, char close, bool *more, Error *err);
+MUST_CHECK bool jsonscan_name(JsonScan *s, Str *key, Error *err);
 /* In an array: whether another value follows; false after its ']'. */
 MUST_CHECK bool jsonscan_item(JsonScan *s, bool *more, Error *err);
 /* A string, unescaped, which may hold NUL; lone surrogates are ERR_FORMAT. Borrowed as the key is.

@@ -76,7 +76,6 @@ bool tokenizer_add_bytes(Tokenizer *t, int64_t id, Str bytes, unsigned flags, Er
 
 bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err)
 {
-    char small[1024];
     const int byte = t->byte_tokens ? fallback_byte_of(text) : -1;
     if (byte >= 0) {
         const char c = (char)byte;
@@ -84,21 +83,17 @@ bool tokenizer_add_token(Tokenizer *t, int64_t id, Str text, Error *err)
             t->unknown.byte_id[byte] = (int32_t)id;
         return vocab_add(&t->vocab, id, (Str){&c, 1}, VOCAB_RAW, err);
     }
-    char *bytes = text.len < sizeof small ? small : mem_alloc(text.len + 1);
+    char *bytes = vocab_begin(&t->vocab, text.len + 1, err);
     if (!bytes)
-        return err_nomem(err, t->vocab.doc, text.len);
+        return false;
     const int64_t n = text.len ? spell(t, text, bytes) : 0;
-    if ((n < 0 || t->spelling != TOKENIZER_ALPHABET) && utf8_valid_prefix(text) != text.len) {
-        if (bytes != small)
-            mem_free(bytes);
+    if ((n < 0 || t->spelling != TOKENIZER_ALPHABET) && utf8_valid_prefix(text) != text.len)
         return err_set(err, ERR_FORMAT, "%s: token %lld is no valid UTF-8", t->vocab.doc,
                        (long long)id);
-    }
-    const bool ok = n >= 0 ? vocab_add(&t->vocab, id, (Str){bytes, (size_t)n}, 0, err)
-                           : vocab_add(&t->vocab, id, text, VOCAB_RAW, err);
-    if (bytes != small)
-        mem_free(bytes);
-    return ok;
+    if (n >= 0)
+        return vocab_end(&t->vocab, id, (size_t)n, 0, err);
+    memcpy(bytes, text.ptr, text.len);
+    return vocab_end(&t->vocab, id, text.len, VOCAB_RAW, err);
 }
 
 bool tokenizer_set_score(Tokenizer *t, int64_t id, double score, Error *err)
@@ -142,20 +137,23 @@ bool tokenizer_add_added(Arena *a, Tokenizer *t, AddedToks *in, AddedTok tok, Er
     return vocab_set_added(&t->vocab, tok.id, bytes, tok.special, err);
 }
 
-bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, Error *err)
+bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, int64_t number, Error *err)
 {
-    char both[BPE_TOKEN_MAX + 1];
     if (left.len > BPE_TOKEN_MAX || right.len > BPE_TOKEN_MAX - left.len)
-        return err_set(err, ERR_FORMAT, "%s: merge %u has %zu bytes, at most %d", t->vocab.doc,
-                       rank, left.len + right.len, BPE_TOKEN_MAX);
+        return err_set(err, ERR_FORMAT, "%s: merge %lld has %zu bytes, at most %d", t->vocab.doc,
+                       (long long)number, left.len + right.len, BPE_TOKEN_MAX);
+    char *both = bpe_begin(&t->bpe, left.len + right.len, err);
+    if (!both)
+        return false;
     const bool empty = left.len == 0 || right.len == 0;
     const int64_t l = empty ? -1 : spell(t, left, both);
     const int64_t r = l < 0 ? -1 : spell(t, right, both + l);
     if (l <= 0 || r <= 0)
-        return err_set(err, ERR_FORMAT, "%s: merge %u: a part is empty or not written in the %s",
-                       t->vocab.doc, rank,
+        return err_set(err, ERR_FORMAT, "%s: merge %lld: a part is empty or not written in the %s",
+                       t->vocab.doc, (long long)number,
                        t->spelling == TOKENIZER_ALPHABET ? "byte alphabet" : "way tokens are");
-    return bpe_add_merge(&t->bpe, (Str){both, (size_t)(l + r)}, (size_t)l, rank, err);
+    bpe_end(&t->bpe, (size_t)l, (size_t)(l + r));
+    return true;
 }
 
 void tokenizer_set_around(Tokenizer *t, int add_bos, int add_eos)
@@ -252,8 +250,7 @@ bool tokenizer_sort_added(Tokenizer *t, Error *err)
 bool tokenizer_finish(Arena *a, Tokenizer *t, const char *kind, size_t bytes_before, Error *err)
 {
     static const char *const names[] = {"byte-level BPE", "BPE", "Unigram", "WordPiece"};
-    if (!build_model(a, t, err) || !vocab_freeze(a, &t->vocab, err) ||
-        !tokenizer_sort_added(t, err))
+    if (!build_model(a, t, err) || !vocab_freeze(&t->vocab, err) || !tokenizer_sort_added(t, err))
         return false;
     mem_free(t->scores);
     t->scores = NULL;
@@ -263,7 +260,7 @@ bool tokenizer_finish(Arena *a, Tokenizer *t, const char *kind, size_t bytes_bef
                      kind, t->vocab.n, (long long)t->bpe.n_merges, t->raw.n + t->normalized.n);
     if (!t->describe)
         return false;
-    t->bytes = arena_bytes(a) - bytes_before;
+    t->bytes = arena_bytes(a) - bytes_before + t->vocab.bytes + bpe_bytes(&t->bpe);
     for (int i = 0; i < t->pretok.n; i++)
         t->bytes += t->pretok.steps[i].re.bytes;
     for (int i = 0; i < t->norm.n; i++)

@@ -76,8 +76,8 @@ MUST_CHECK bool tokenizer_set_score(Tokenizer *t, int64_t id, double score, Erro
 /* Makes `text` an added token; `in` is t->raw or t->normalized, with room for it. */
 MUST_CHECK bool tokenizer_add_added(Arena *a, Tokenizer *t, AddedToks *in, AddedTok tok,
                                     Error *err);
-/* A merge whose parts are spelt as tokens are. */
-MUST_CHECK bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, uint32_t rank, Error *err);
+/* The next merge: its parts are spelt as tokens are. `number` is for messages. */
+MUST_CHECK bool tokenizer_add_merge(Tokenizer *t, Str left, Str right, int64_t number, Error *err);
 /* BOS before (EOS after) as `add` says: 1 put it there unless it is, 0 take it away, -1 leave it.
  */
 void tokenizer_set_around(Tokenizer *t, int add_bos, int add_eos);

@@ -204,7 +204,7 @@ static bool build_tiktoken(Arena *a, Tokenizer *t, Str list, Str config, size_t 
     if (!each_line(t, list, read_line, err))
         return false;
     const Known *k = find_known(t);
-    if (!vocab_index(a, &t->vocab, err) || !config_pattern(a, config, &pattern, err))
+    if (!vocab_index(&t->vocab, err) || !config_pattern(a, config, &pattern, err))
         return false;
     if (!pattern.ptr && !k)
         return err_set(err, ERR_UNSUPPORTED,
@@ -410,7 +410,7 @@ static bool build_tekken(Tekken *k, Str json, size_t before, Error *err)
     if (!k->config.ptr || !k->vocab.ptr)
         return err_set(err, ERR_FORMAT, "%s: \"%s\" is missing", t->vocab.doc,
                        k->config.ptr ? "vocab" : "config");
-    if (!tekken_config(k, err) || !tekken_vocab(k, err) || !vocab_index(k->arena, &t->vocab, err) ||
+    if (!tekken_config(k, err) || !tekken_vocab(k, err) || !vocab_index(&t->vocab, err) ||
         !tekken_added(k, err))
         return false;
     t->bos = k->n_special > 1 ? 1 : -1;
@@ -455,8 +455,8 @@ static bool read_merge(Tokenizer *t, Str line, int64_t number, Error *err)
         return err_set(err, ERR_FORMAT, "%s: merges.txt: line %lld has no space between two parts",
                        t->vocab.doc, (long long)number);
     const size_t l = (size_t)(gap - line.ptr);
-    return tokenizer_add_merge(t, (Str){line.ptr, l}, (Str){gap + 1, line.len - l - 1},
-                               (uint32_t)number, err);
+    return tokenizer_add_merge(t, (Str){line.ptr, l}, (Str){gap + 1, line.len - l - 1}, number,
+                               err);
 }
 
 /* What the class of the configuration does that the two files do not say. */
@@ -531,10 +531,10 @@ static bool build_vocab(Arena *a, Tokenizer *t, Str vocab, Str merges, Str confi
     const Class *c;
     t->kind = TOKENIZER_BYTE_BPE;
     t->spelling = TOKENIZER_ALPHABET;
-    if (!read_vocab(t, vocab, err) || !vocab_index(a, &t->vocab, err))
+    if (!read_vocab(t, vocab, err) || !vocab_index(&t->vocab, err))
         return false;
     bpe_init(&t->bpe, &t->vocab);
-    if (!each_line(t, merges, read_merge, err) || !bpe_index(a, &t->bpe, err) ||
+    if (!each_line(t, merges, read_merge, err) || !bpe_index(&t->bpe, err) ||
         !read_class(a, t, config, &c, err) ||
         !pretok_add_split(&t->pretok, t->vocab.doc, str_from(c->pattern), TEXTRE_RUST,
                           PRETOK_ISOLATED, false, err) ||
@@ -606,7 +606,7 @@ static bool build_words(Arena *a, Tokenizer *t, Str vocab, Str config, size_t be
     t->strip = true;
     NormStep *step = normchain_add(&t->norm, t->vocab.doc, NORM_BERT, err);
     if (!step || !bert_options(t, config, step, err) || !each_line(t, vocab, read_word, err) ||
-        !vocab_index(a, &t->vocab, err) ||
+        !vocab_index(&t->vocab, err) ||
         !tokenizer_config_added(a, t, config, (int)COUNT_OF(names), err) ||
         !pretok_add_bert(&t->pretok, t->vocab.doc, err))
         return false;

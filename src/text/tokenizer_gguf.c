@@ -242,8 +242,7 @@ static bool add_merges(Tokenizer *t, const TokenizerGguf *g, Error *err)
                            "%s: tokenizer.ggml.merges[%lld] has no space between two parts", g->doc,
                            (long long)i);
         const size_t l = (size_t)(gap - m.ptr);
-        if (!tokenizer_add_merge(t, (Str){m.ptr, l}, (Str){gap + 1, m.len - l - 1}, (uint32_t)i,
-                                 err))
+        if (!tokenizer_add_merge(t, (Str){m.ptr, l}, (Str){gap + 1, m.len - l - 1}, i, err))
             return false;
     }
     return true;
@@ -257,7 +256,7 @@ static bool check_id(const TokenizerGguf *g, const char *key, int id, Error *err
                    g->doc, key, id, (long long)g->n_tokens);
 }
 
-static bool add_tokens(Arena *a, Tokenizer *t, const TokenizerGguf *g, Error *err)
+static bool add_tokens(Tokenizer *t, const TokenizerGguf *g, Error *err)
 {
     for (int64_t i = 0; i < g->n_tokens; i++) {
         const Str text = g->tokens[i];
@@ -274,7 +273,7 @@ static bool add_tokens(Arena *a, Tokenizer *t, const TokenizerGguf *g, Error *er
         if (g->scores && !tokenizer_set_score(t, i, score, err))
             return false;
     }
-    return vocab_index(a, &t->vocab, err);
+    return vocab_index(&t->vocab, err);
 }
 
 static int valid_id(const TokenizerGguf *g, int id, int missing)
@@ -420,11 +419,12 @@ static bool build(Arena *a, const TokenizerGguf *g, Tokenizer *t, Error *err)
     t->bos = g->bos;
     t->eos = g->eos;
     t->eot = g->eot;
-    if (!set_kind(t, g, err) || !add_tokens(a, t, g, err))
+    if (!set_kind(t, g, err) || !add_tokens(t, g, err))
         return false;
     if (!t->by_score) {
         bpe_init(&t->bpe, &t->vocab);
-        if (!add_merges(t, g, err) || !bpe_index(a, &t->bpe, err))
+        if (!bpe_reserve(&t->bpe, g->n_merges, err) || !add_merges(t, g, err) ||
+            !bpe_index(&t->bpe, err))
             return false;
     }
     return set_model(a, t, g, err) && add_added(a, t, g, err);

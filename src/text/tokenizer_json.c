@@ -1,3 +1,4 @@
+#include "text/bytelevel.h"
 #include "text/jsonscan.h"
 #include "text/tokenizer_steps.h"
 
@@ -46,10 +47,34 @@ static bool read_steps(Open *o, const char *name, Str raw, StepReader *read, Err
 static bool vocab_done(Open *o, Error *err)
 {
     o->s.has_vocab = true;
-    if (!vocab_index(o->arena, &o->t->vocab, err))
+    if (!vocab_index(&o->t->vocab, err))
         return false;
     bpe_init(&o->t->bpe, &o->t->vocab);
     return true;
+}
+
+enum { SCAN_MAX = 256 /* bytes of a token that is read the short way */ };
+
+/* A key in the byte alphabet without escapes, and its id, as nearly all are. *done false: the
+ * scanner is where it was. */
+static bool scan_token(Open *o, JsonScan *s, bool *done, Error *err)
+{
+    const char *p = s->p;
+    int64_t id;
+    *done = false;
+    if (s->end - p < 2 || *p != '"')
+        return true;
+    char *to = vocab_begin(&o->t->vocab, SCAN_MAX, err);
+    if (!to)
+        return false;
+    p++;
+    const size_t len = bytelevel_scan(&p, s->end, to, SCAN_MAX);
+    if (s->end - p < 2 || p[0] != '"' || p[1] != ':')
+        return true;
+    s->p = p + 2;
+    *done = true;
+    return jsonscan_uint(s, TOKENIZER_VOCAB_MAX - 1, &id, err) &&
+           vocab_end(&o->t->vocab, id, len, 0, err);
 }
 
 static bool read_table(Open *o, JsonScan *s, Error *err)
@@ -59,11 +84,18 @@ static bool read_table(Open *o, JsonScan *s, Error *err)
     s->loose = true; /* tokenizer_add_token tests them */
     for (;;) {
         bool more;
+        bool done = false;
         Str token;
-        if (!jsonscan_key(s, &more, &token, err))
+        if (!jsonscan_more(s, '}', &more, err))
             return false;
         if (!more)
             break;
+        if (o->t->spelling == TOKENIZER_ALPHABET && !scan_token(o, s, &done, err))
+            return false;
+        if (done)
+            continue;
+        if (!jsonscan_name(s, &token, err))
+            return false;
         int64_t id; /* reading it leaves the borrowed key alone */
         if (!jsonscan_uint(s, TOKENIZER_VOCAB_MAX - 1, &id, err) ||
             !tokenizer_add_token(o->t, id, token, err))
@@ -121,7 +153,7 @@ static bool add_merge(Open *o, const JsonScan *s, Str left, Str right, int64_t *
 {
     if (*rank >= TOKENIZER_VOCAB_MAX)
         return jsonscan_fail(s, "too many merges", err);
-    return tokenizer_add_merge(o->t, left, right, (uint32_t)(*rank)++, err);
+    return tokenizer_add_merge(o->t, left, right, (*rank)++, err);
 }
 
 /* ["left", "right"] */
@@ -148,6 +180,29 @@ static bool read_pair(Open *o, JsonScan *s, Str *left, Str *right, Error *err)
     return !more || jsonscan_fail(s, "a merge has more than two parts", err);
 }
 
+/* "left right" in the byte alphabet without escapes. *done false: the scanner is where it was. */
+static bool scan_merge(Open *o, JsonScan *s, bool *done, Error *err)
+{
+    *done = false;
+    if (s->p == s->end || *s->p != '"')
+        return true;
+    char *to = bpe_begin(&o->t->bpe, 2 * SCAN_MAX, err);
+    if (!to)
+        return false;
+    const char *p = s->p + 1;
+    const size_t left = bytelevel_scan(&p, s->end, to, SCAN_MAX);
+    if (left == 0 || p == s->end || *p != ' ' || str_starts((Str){to, left}, "#version"))
+        return true;
+    p++;
+    const size_t right = bytelevel_scan(&p, s->end, to + left, SCAN_MAX);
+    if (right == 0 || p == s->end || *p != '"')
+        return true;
+    s->p = p + 1;
+    *done = true;
+    bpe_end(&o->t->bpe, left, left + right);
+    return true;
+}
+
 /* "left right", or ["left", "right"]. */
 static bool read_merges(Open *o, JsonScan *s, Error *err)
 {
@@ -157,10 +212,18 @@ static bool read_merges(Open *o, JsonScan *s, Error *err)
     s->loose = true;
     for (;;) {
         bool more;
+        bool done = false;
         if (!jsonscan_item(s, &more, err))
             return false;
         if (!more)
             break;
+        if (o->t->spelling == TOKENIZER_ALPHABET && rank < TOKENIZER_VOCAB_MAX &&
+            !scan_merge(o, s, &done, err))
+            return false;
+        if (done) {
+            rank++;
+            continue;
+        }
         Str left = {0};
         Str right = {0};
         if (jsonscan_peek(s) == '"') {
@@ -185,7 +248,7 @@ static bool read_merges(Open *o, JsonScan *s, Error *err)
     }
     s->loose = false;
     o->s.has_merges = true;
-    return bpe_index(o->arena, &o->t->bpe, err);
+    return bpe_index(&o->t->bpe, err);
 }
 
 /* A key of "model" that changes the algorithm in a way that is not ours: only null, false, 0 or ""

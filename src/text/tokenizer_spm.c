@@ -303,7 +303,7 @@ static bool build(Arena *a, Proto m, Tokenizer *t, Str config, size_t before, Er
 {
     Spec s;
     if (!read_spec(m, &s, err) || !set_up(a, &s, t, err) || !each_piece(m, a, t, do_add, err) ||
-        !vocab_index(a, &t->vocab, err))
+        !vocab_index(&t->vocab, err))
         return false;
     t->normalized.at = ARENA_ARRAY(a, s.n_pieces, AddedTok, err);
     if (!t->normalized.at || !tokenizer_config_added(a, t, config, (int)s.n_pieces, err) ||

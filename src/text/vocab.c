@@ -10,21 +10,15 @@ void vocab_init(Vocab *v, const char *doc)
 
 void vocab_free(Vocab *v)
 {
-    if (!v->frozen) {
-        mem_free(v->blob);
-        mem_free(v->tokens);
-        mem_free(v->flags);
-    }
+    mem_free(v->blob);
+    mem_free(v->tokens);
+    mem_free(v->flags);
+    mem_unmap(v->slots, (size_t)v->n_slots * sizeof *v->slots);
     *v = (Vocab){.doc = v->doc};
 }
 
-static bool grow_ids(Vocab *v, int n, Error *err)
+static bool set_cap(Vocab *v, int cap, Error *err)
 {
-    if (n <= v->cap)
-        return true;
-    int cap = v->cap ? v->cap * 2 : 1024;
-    if (cap < n)
-        cap = n;
     VocabToken *tokens = mem_realloc(v->tokens, (size_t)cap * sizeof *tokens);
     if (!tokens)
         return err_nomem(err, v->doc, (size_t)cap * sizeof *tokens);
@@ -33,28 +27,11 @@ static bool grow_ids(Vocab *v, int n, Error *err)
     if (!flags)
         return err_nomem(err, v->doc, (size_t)cap);
     v->flags = flags;
-    memset(tokens + v->cap, 0, (size_t)(cap - v->cap) * sizeof *tokens);
-    memset(flags + v->cap, 0, (size_t)(cap - v->cap));
-    v->cap = cap;
-    return true;
-}
-
-static bool set_bytes(Vocab *v, int id, Str bytes, Error *err)
-{
-    if (bytes.len > UINT32_MAX - v->blob_len)
-        return err_set(err, ERR_FORMAT, "%s: the vocabulary has more than 4 GiB", v->doc);
-    if (!v->blob || v->blob_len + bytes.len > v->blob_cap) {
-        const size_t cap = (v->blob_len + bytes.len) * 2 + 4096;
-        char *blob = mem_realloc(v->blob, cap);
-        if (!blob)
-            return err_nomem(err, v->doc, cap);
-        v->blob = blob;
-        v->blob_cap = cap;
+    if (cap > v->cap) {
+        memset(tokens + v->cap, 0, (size_t)(cap - v->cap) * sizeof *tokens);
+        memset(flags + v->cap, 0, (size_t)(cap - v->cap));
     }
-    if (bytes.len)
-        memcpy(v->blob + v->blob_len, bytes.ptr, bytes.len);
-    v->tokens[id] = (VocabToken){(uint32_t)v->blob_len, (uint32_t)bytes.len};
-    v->blob_len += bytes.len;
+    v->cap = cap;
     return true;
 }
 
@@ -63,23 +40,63 @@ static bool room(Vocab *v, int64_t id, Error *err)
     if (id < 0 || id >= TOKENIZER_VOCAB_MAX)
         return err_set(err, ERR_FORMAT, "%s: token id %lld, wanted 0 to %d", v->doc, (long long)id,
                        TOKENIZER_VOCAB_MAX - 1);
-    if (!grow_ids(v, (int)id + 1, err))
-        return false;
+    if (id >= v->cap) {
+        int cap = v->cap ? v->cap * 2 : 1024;
+        if (cap <= id)
+            cap = (int)id + 1;
+        if (!set_cap(v, cap, err))
+            return false;
+    }
     if (id >= v->n)
         v->n = (int)id + 1;
     return true;
 }
 
-bool vocab_add(Vocab *v, int64_t id, Str bytes, unsigned flags, Error *err)
+char *vocab_begin(Vocab *v, size_t len, Error *err)
+{
+    len += VOCAB_PAD; /* vocab_key_padded */
+    if (len > UINT32_MAX - v->blob_len) {
+        err_set(err, ERR_FORMAT, "%s: the vocabulary has more than 4 GiB", v->doc);
+        return NULL;
+    }
+    if (!v->blob || v->blob_len + len > v->blob_cap) {
+        const size_t cap = (v->blob_len + len) * 2 + 4096;
+        char *blob = mem_realloc(v->blob, cap);
+        if (!blob) {
+            err_nomem(err, v->doc, cap);
+            return NULL;
+        }
+        v->blob = blob;
+        v->blob_cap = cap;
+    }
+    return v->blob + v->blob_len;
+}
+
+static void set_token(Vocab *v, int64_t id, size_t len)
+{
+    v->tokens[id] = (VocabToken){(uint32_t)v->blob_len, (uint32_t)len};
+    v->blob_len += len;
+}
+
+bool vocab_end(Vocab *v, int64_t id, size_t len, unsigned flags, Error *err)
 {
     if (!room(v, id, err))
         return false;
     if (v->flags[id] & VOCAB_SET)
         return err_set(err, ERR_FORMAT, "%s: token id %lld is given twice", v->doc, (long long)id);
-    if (!set_bytes(v, (int)id, bytes, err))
-        return false;
+    set_token(v, id, len);
     v->flags[id] = (uint8_t)(flags | VOCAB_SET);
     return true;
+}
+
+bool vocab_add(Vocab *v, int64_t id, Str bytes, unsigned flags, Error *err)
+{
+    char *to = vocab_begin(v, bytes.len, err);
+    if (!to)
+        return false;
+    if (bytes.len)
+        memcpy(to, bytes.ptr, bytes.len);
+    return vocab_end(v, id, bytes.len, flags, err);
 }
 
 bool vocab_set_added(Vocab *v, int64_t id, Str bytes, bool special, Error *err)
@@ -87,116 +104,181 @@ bool vocab_set_added(Vocab *v, int64_t id, Str bytes, bool special, Error *err)
     if (!room(v, id, err))
         return false;
     const bool same = (v->flags[id] & VOCAB_SET) && str_eq(vocab_bytes(v, (int32_t)id), bytes);
-    if (!same && !set_bytes(v, (int)id, bytes, err))
-        return false;
+    if (!same) {
+        char *to = vocab_begin(v, bytes.len, err);
+        if (!to)
+            return false;
+        if (bytes.len)
+            memcpy(to, bytes.ptr, bytes.len);
+        set_token(v, id, bytes.len);
+    }
     v->flags[id] |= (uint8_t)(VOCAB_SET | VOCAB_ADDED | (special ? VOCAB_SPECIAL : 0));
     return true;
 }
 
-/* Multiply and fold, eight bytes at a time. Not secret: vocab_index bounds its probes instead, and
- * caches of pieces replace rather than chain. */
-uint64_t vocab_hash(const char *s, size_t len)
+/* Multiply and fold. Not secret: vocab_index bounds its probes instead, and caches of pieces
+ * replace rather than chain. */
+static uint64_t fold(uint64_t h)
 {
-    const uint64_t k = 0x9E3779B97F4A7C15U;
-    uint64_t h = len * 0xD6E8FEB86659FD93U;
-    uint64_t w;
-    while (len >= 8) {
-        memcpy(&w, s, 8);
-        h = (h ^ w) * k;
-        h ^= h >> 29;
-        s += 8;
-        len -= 8;
-    }
-    w = 0;
-    if (len >= 4) {
-        uint32_t lo;
-        uint32_t hi;
-        memcpy(&lo, s, 4);
-        memcpy(&hi, s + len - 4, 4);
-        w = (uint64_t)hi << 32 | lo;
-    } else if (len > 0) {
-        w = (uint64_t)(unsigned char)s[0] | (uint64_t)(unsigned char)s[len / 2] << 8 |
-            (uint64_t)(unsigned char)s[len - 1] << 16;
-    }
-    h = (h ^ w) * k;
     h ^= h >> 32;
     h *= 0xD6E8FEB86659FD93U;
     return h ^ h >> 29;
 }
 
-bool vocab_index(Arena *a, Vocab *v, Error *err)
+/* Of a longer string: its bytes eight at a time, the last eight overlapping. */
+static uint64_t hash_long(const char *s, size_t len)
 {
-    uint64_t size = 512;
-    while (size < (uint64_t)v->n * 2)
-        size *= 2;
-    v->slots = ARENA_ARRAY(a, size, uint64_t, err);
+    const uint64_t k = 0x9E3779B97F4A7C15U;
+    uint64_t h = len * 0xD6E8FEB86659FD93U;
+    uint64_t w;
+    for (size_t i = 0; i + 8 < len; i += 8) {
+        memcpy(&w, s + i, 8);
+        h = (h ^ w) * k;
+        h ^= h >> 29;
+    }
+    memcpy(&w, s + len - 8, 8);
+    return fold((h ^ w) * k);
+}
+
+static VocabKey key_long(const char *s, size_t len)
+{
+    uint64_t w;
+    const uint64_t hash = hash_long(s, len);
+    memcpy(&w, s, 8);
+    return (VocabKey){w << 8 | (len < 255 ? len : 255), (uint32_t)(hash >> 32), hash};
+}
+
+static VocabKey key_short(uint64_t lo, uint32_t hi)
+{
+    return (VocabKey){lo, hi, fold((lo ^ (uint64_t)hi << 27) * 0x9E3779B97F4A7C15U ^ hi)};
+}
+
+#define SEVEN 0xFFFFFFFFFFFFFFU /* bytes */
+
+VocabKey vocab_key_padded(const char *s, size_t len)
+{
+    static const uint64_t lo_mask[] = {0,          0xFF,         0xFFFF,         0xFFFFFF,
+                                       0xFFFFFFFF, 0xFFFFFFFFFF, 0xFFFFFFFFFFFF, SEVEN,
+                                       SEVEN,      SEVEN,        SEVEN,          SEVEN};
+    static const uint32_t hi_mask[] = {0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF};
+    uint64_t w;
+    uint32_t hi;
+    if (len > VOCAB_INLINE)
+        return key_long(s, len);
+    memcpy(&w, s, 8);
+    memcpy(&hi, s + 7, 4);
+    return key_short((w & lo_mask[len]) << 8 | len, hi & hi_mask[len]);
+}
+
+VocabKey vocab_key(const char *s, size_t len)
+{
+    uint64_t w = 0;
+    uint32_t hi = 0;
+    uint32_t a;
+    uint32_t b;
+    if (len > VOCAB_INLINE)
+        return key_long(s, len);
+    if (len >= 8) {
+        memcpy(&w, s, 8);
+        memcpy(&b, s + len - 4, 4);
+        hi = b >> 8 * (VOCAB_INLINE - len);
+    } else if (len >= 4) {
+        memcpy(&a, s, 4);
+        memcpy(&b, s + len - 4, 4);
+        w = (uint64_t)b << 8 * (len - 4) | a;
+    } else if (len > 0) {
+        w = (uint64_t)(unsigned char)s[0] | (uint64_t)(unsigned char)s[len / 2] << 8 * (len / 2) |
+            (uint64_t)(unsigned char)s[len - 1] << 8 * (len - 1);
+    }
+    return key_short(w << 8 | len, hi);
+}
+
+uint64_t vocab_hash(const char *s, size_t len)
+{
+    return vocab_key(s, len).hash;
+}
+
+/* Slots that a token of this key may be in agree in both. */
+static bool alike(const VocabSlot *slot, VocabKey key)
+{
+    return slot->lo == key.lo && slot->hi == key.hi;
+}
+
+static bool same_token(const Vocab *v, const VocabSlot *slot, VocabKey key, const char *s,
+                       size_t len)
+{
+    if (!alike(slot, key))
+        return false;
+    if (len <= VOCAB_INLINE)
+        return true;
+    const VocabToken t = v->tokens[slot->id - 1];
+    return t.len == len && memcmp(v->blob + t.off, s, len) == 0;
+}
+
+bool vocab_index(Vocab *v, Error *err)
+{
+    enum { AHEAD = 16 }; /* slots on their way to the cache */
+    VocabKey keys[AHEAD];
+    const size_t size = (size_t)v->n + (size_t)v->n / 2 + 16;
+    v->slots = mem_map(size * sizeof *v->slots);
     if (!v->slots)
-        return false;
-    v->mask = size - 1;
-    /* A fair hash needs under two probes a token at this load. */
+        return err_nomem(err, v->doc, size * sizeof *v->slots);
+    v->n_slots = (uint32_t)size;
+    /* A fair hash needs about two probes a token at this load. */
     uint64_t budget = (uint64_t)v->n * 32 + 1024;
-    for (int id = 0; id < v->n; id++) {
-        if (!(v->flags[id] & VOCAB_SET) || (v->flags[id] & VOCAB_RAW))
-            continue;
-        const Str s = vocab_bytes(v, id);
-        const uint64_t h = vocab_hash(s.ptr, s.len);
-        const uint64_t tag = h >> 32 << 32;
-        uint64_t at = h & v->mask;
-        bool twice = false;
-        for (; v->slots[at]; at = (at + 1) & v->mask) {
-            if (budget-- == 0)
-                return err_set(err, ERR_FORMAT, "%s: the vocabulary's tokens all hash alike",
-                               v->doc);
-            if ((v->slots[at] ^ tag) >> 32 == 0 &&
-                str_eq(vocab_bytes(v, (int32_t)(uint32_t)v->slots[at] - 1), s)) {
-                twice = true;
-                break;
+    for (int next = 0; next < v->n + AHEAD; next++) {
+        const int id = next - AHEAD;
+        if (id >= 0 && (v->flags[id] & VOCAB_SET) && !(v->flags[id] & VOCAB_RAW)) {
+            const VocabKey key = keys[id % AHEAD];
+            const Str s = vocab_bytes(v, id);
+            VocabSlot *slot = &v->slots[vocab_slot(v, key)];
+            while (slot->id && !same_token(v, slot, key, s.ptr, s.len)) {
+                if (budget-- == 0)
+                    return err_set(err, ERR_FORMAT, "%s: the vocabulary's tokens all hash alike",
+                                   v->doc);
+                slot = slot + 1 == v->slots + v->n_slots ? v->slots : slot + 1;
             }
+            if (!slot->id)
+                *slot = (VocabSlot){key.lo, key.hi, (uint32_t)id + 1};
         }
-        if (!twice)
-            v->slots[at] = tag | (uint32_t)(id + 1);
+        if (next < v->n) {
+            const Str s = vocab_bytes(v, next);
+            keys[next % AHEAD] = vocab_key_padded(s.ptr, s.len);
+            vocab_prefetch(v, keys[next % AHEAD]);
+        }
     }
     return true;
 }
 
-bool vocab_freeze(Arena *a, Vocab *v, Error *err)
+bool vocab_freeze(Vocab *v, Error *err)
 {
-    char *blob = arena_take(a, v->blob_len, 1, err);
-    VocabToken *tokens = ARENA_ARRAY(a, v->n, VocabToken, err);
-    uint8_t *flags = ARENA_ARRAY(a, v->n, uint8_t, err);
-    if (!blob || !tokens || !flags)
+    if (v->n > 0 && !set_cap(v, v->n, err))
         return false;
-    if (v->blob_len)
-        memcpy(blob, v->blob, v->blob_len);
-    if (v->n) {
-        memcpy(tokens, v->tokens, (size_t)v->n * sizeof *tokens);
-        memcpy(flags, v->flags, (size_t)v->n);
+    if (v->blob_len > 0) {
+        const size_t cap = v->blob_len + VOCAB_PAD;
+        char *blob = mem_realloc(v->blob, cap);
+        if (!blob)
+            return err_nomem(err, v->doc, cap);
+        v->blob = blob;
+        v->blob_cap = cap;
     }
-    mem_free(v->blob);
-    mem_free(v->tokens);
-    mem_free(v->flags);
-    v->blob = blob;
-    v->tokens = tokens;
-    v->flags = flags;
-    v->frozen = true;
+    v->bytes = v->blob_cap + (size_t)v->cap * (sizeof *v->tokens + 1) +
+               (size_t)v->n_slots * sizeof *v->slots;
     return true;
 }
 
-int32_t vocab_find_hashed(const Vocab *v, const char *s, size_t len, uint64_t hash)
+int32_t vocab_find_key(const Vocab *v, const char *s, size_t len, VocabKey key)
 {
     if (!v->slots)
         return -1;
-    const uint64_t tag = hash >> 32 << 32;
-    for (uint64_t at = hash & v->mask; v->slots[at]; at = (at + 1) & v->mask) {
-        const int32_t id = (int32_t)(uint32_t)v->slots[at] - 1;
-        if ((v->slots[at] ^ tag) >> 32 == 0 && v->tokens[id].len == len &&
-            memcmp(v->blob + v->tokens[id].off, s, len) == 0)
-            return id;
+    for (uint32_t at = vocab_slot(v, key); v->slots[at].id; at = at + 1 < v->n_slots ? at + 1 : 0) {
+        if (same_token(v, &v->slots[at], key, s, len))
+            return (int32_t)v->slots[at].id - 1;
     }
     return -1;
 }
 
 int32_t vocab_find(const Vocab *v, Str bytes)
 {
-    return vocab_find_hashed(v, bytes.ptr, bytes.len, vocab_hash(bytes.ptr, bytes.len));
+    return vocab_find_key(v, bytes.ptr, bytes.len, vocab_key(bytes.ptr, bytes.len));
 }

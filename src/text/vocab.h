@@ -2,8 +2,8 @@
  *
  * Built in three steps: vocab_add for the model's own tokens, vocab_index once, then
  * vocab_set_added for added tokens, which are found by addedtok.h and not by vocab_find.
- * vocab_freeze moves everything into an arena; afterwards nothing changes and any thread may read.
- */
+ * vocab_freeze gives back what is not needed; afterwards nothing changes and any thread may read.
+ * Short tokens are compared inside the table: a look-up is one line of the cache. */
 #ifndef MERE_TEXT_VOCAB_H
 #define MERE_TEXT_VOCAB_H
 
@@ -17,9 +17,25 @@ enum {
     VOCAB_RAW = 8,     /* its text is outside the byte alphabet: no piece or merge ever makes it */
 };
 
+enum { VOCAB_INLINE = 11 /* bytes of a token that fit into its slot */ };
+
 typedef struct VocabToken {
     uint32_t off, len; /* bytes in blob */
 } VocabToken;
+
+/* What is compared of a string: its length (255: or more) and first 7 bytes in lo; in hi the next
+ * 4, or for a string that is longer than that the high half of the hash. */
+typedef struct VocabKey {
+    uint64_t lo;
+    uint32_t hi;
+    uint64_t hash;
+} VocabKey;
+
+typedef struct VocabSlot {
+    uint64_t lo; /* of the token's key */
+    uint32_t hi;
+    uint32_t id; /* + 1; 0: free */
+} VocabSlot;
 
 typedef struct Vocab {
     const char *doc;
@@ -28,38 +44,44 @@ typedef struct Vocab {
     VocabToken *tokens; /* [n] */
     uint8_t *flags;     /* [n] VOCAB_ */
     int n, cap;         /* n: largest id + 1 */
-    uint64_t *slots;    /* open addressing: high half of the hash << 32 | id + 1; 0: free */
-    uint64_t mask;
-    bool frozen;
+    VocabSlot *slots;   /* open addressing */
+    uint32_t n_slots;
+    size_t bytes; /* memory held, once frozen */
 } Vocab;
 
 void vocab_init(Vocab *v, const char *doc);
-void vocab_free(Vocab *v); /* what is not in an arena */
+void vocab_free(Vocab *v);
 
 /* Copies `bytes`. ERR_FORMAT: id outside [0, TOKENIZER_VOCAB_MAX) or taken. */
 MUST_CHECK bool vocab_add(Vocab *v, int64_t id, Str bytes, unsigned flags, Error *err);
-/* The table of all tokens that are not VOCAB_RAW, in `a`. Of two with equal bytes the smaller id
- * wins. */
-MUST_CHECK bool vocab_index(Arena *a, Vocab *v, Error *err);
+/* The same in two steps: room for up to `len` bytes (NULL: none), which are written there, and the
+ * `len` that were. */
+char *vocab_begin(Vocab *v, size_t len, Error *err);
+MUST_CHECK bool vocab_end(Vocab *v, int64_t id, size_t len, unsigned flags, Error *err);
+/* The table of all tokens that are not VOCAB_RAW. Of two with equal bytes the smaller id wins. */
+MUST_CHECK bool vocab_index(Vocab *v, Error *err);
 /* Makes id an added token with these bytes, new or not. */
 MUST_CHECK bool vocab_set_added(Vocab *v, int64_t id, Str bytes, bool special, Error *err);
-MUST_CHECK bool vocab_freeze(Arena *a, Vocab *v, Error *err);
+MUST_CHECK bool vocab_freeze(Vocab *v, Error *err);
 
-uint64_t vocab_hash(const char *s, size_t len);
-/* -1: none. `hash` is vocab_hash of the bytes. */
-int32_t vocab_find_hashed(const Vocab *v, const char *s, size_t len, uint64_t hash);
+enum { VOCAB_PAD = 16 };
+VocabKey vocab_key(const char *s, size_t len);
+/* The same of bytes with VOCAB_PAD readable ones from their start on. */
+VocabKey vocab_key_padded(const char *s, size_t len);
+uint64_t vocab_hash(const char *s, size_t len); /* of its key */
+/* -1: none. */
 int32_t vocab_find(const Vocab *v, Str bytes);
-/* Many look-ups at a time go faster when their memory is on its way before: step 0 the slot, then 1
- * the token, then 2 its bytes. */
-static inline void vocab_prefetch(const Vocab *v, uint64_t hash, int step)
+/* The same with vocab_key of the bytes. */
+int32_t vocab_find_key(const Vocab *v, const char *s, size_t len, VocabKey key);
+/* Where the search for a key begins. */
+static inline uint32_t vocab_slot(const Vocab *v, VocabKey key)
 {
-    const uint64_t *slot = &v->slots[hash & v->mask];
-    if (step == 0) {
-        __builtin_prefetch(slot);
-    } else if (*slot) {
-        const VocabToken *t = &v->tokens[(uint32_t)*slot - 1];
-        __builtin_prefetch(step == 1 ? (const void *)t : (const void *)(v->blob + t->off));
-    }
+    return (uint32_t)((key.hash & 0xFFFFFFFFU) * v->n_slots >> 32);
+}
+/* Many look-ups at a time go faster when their slots are on their way before. */
+static inline void vocab_prefetch(const Vocab *v, VocabKey key)
+{
+    __builtin_prefetch(&v->slots[vocab_slot(v, key)]);
 }
 static inline Str vocab_bytes(const Vocab *v, int32_t id)
 {

@@ -3,6 +3,7 @@
 #include "text/text_data.h"
 
 #include "text/bpe.h"
+#include "text/bytelevel.h"
 
 enum { LETTERS = 4, TOKENS_MAX = 64 };
 
@@ -50,7 +51,7 @@ static void build(Model *m, uint64_t seed, int n_merges)
         const int merge[3] = {l, r, n++};
         memcpy(m->merges[m->n_merges++], merge, sizeof merge);
     }
-    assert_true(vocab_index(&m->arena, &m->vocab, &err));
+    assert_true(vocab_index(&m->vocab, &err));
     bpe_init(&m->bpe, &m->vocab);
     for (int i = 0; i < m->n_merges; i++) {
         char both[64];
@@ -58,11 +59,11 @@ static void build(Model *m, uint64_t seed, int n_merges)
         const Str r = token(m, m->merges[i][1]);
         memcpy(both, l.ptr, l.len);
         memcpy(both + l.len, r.ptr, r.len);
-        if (!bpe_add_merge(&m->bpe, (Str){both, l.len + r.len}, l.len, (uint32_t)i, &err))
+        if (!bpe_add_merge(&m->bpe, (Str){both, l.len + r.len}, l.len, &err))
             fail_msg("%s", err.msg);
     }
-    assert_true(bpe_index(&m->arena, &m->bpe, &err));
-    assert_true(vocab_freeze(&m->arena, &m->vocab, &err));
+    assert_true(bpe_index(&m->bpe, &err));
+    assert_true(vocab_freeze(&m->vocab, &err));
 }
 
 static int64_t by_definition(const Model *m, Str text, int32_t *ids)
@@ -158,9 +159,9 @@ static void test_vocab(void **state)
     assert_int_equal(err.code, ERR_FORMAT);
     assert_false(vocab_add(&v, -1, str_from("x"), 0, &err));
     assert_false(vocab_add(&v, TOKENIZER_VOCAB_MAX, str_from("x"), 0, &err));
-    assert_true(vocab_index(&a, &v, &err));
+    assert_true(vocab_index(&v, &err));
     assert_true(vocab_set_added(&v, 4, str_from("<new>"), true, &err));
-    assert_true(vocab_freeze(&a, &v, &err));
+    assert_true(vocab_freeze(&v, &err));
     for (int i = 0; i < 5000; i++) {
         const int n = snprintf(name, sizeof name, "token-%d", i * 7);
         assert_int_equal(vocab_find(&v, (Str){name, (size_t)n}), i % 5 ? i * 3 : -1);
@@ -172,13 +173,87 @@ static void test_vocab(void **state)
     arena_free(&a);
 }
 
+/* Strings of every length that differ in one byte, and both ways to their key. */
+static void test_keys(void **state)
+{
+    (void)state;
+    enum { LONGEST = 300 };
+    char text[LONGEST + VOCAB_PAD];
+    Vocab v;
+    Error err = {0};
+    int id = 0;
+    vocab_init(&v, "v");
+    for (int round = 0; round < 2; round++) { /* then they are looked for */
+        for (size_t len = 1; len <= LONGEST; len += len < 24 ? 1 : 23) {
+            memset(text, 'a', sizeof text);
+            for (size_t i = 0; i <= len; i++) {
+                if (i < len)
+                    text[i] = 'b'; /* "baa", "bba", "bbb", "aaa" */
+                else
+                    memset(text, 'a', len);
+                const VocabKey key = vocab_key(text, len);
+                const VocabKey padded = vocab_key_padded(text, len);
+                assert_true(key.lo == padded.lo && key.hi == padded.hi && key.hash == padded.hash);
+                if (round == 0)
+                    assert_true(vocab_add(&v, id++, (Str){text, len}, 0, &err));
+                else
+                    assert_int_equal(vocab_find(&v, (Str){text, len}), id++);
+            }
+        }
+        if (round == 0) {
+            assert_true(vocab_index(&v, &err));
+            assert_true(vocab_freeze(&v, &err));
+        }
+        id = 0;
+    }
+    assert_int_equal(vocab_find(&v, str_from("c")), -1);
+    assert_int_equal(vocab_find(&v, str_from("aaaaaaaaaaaaaaaaaaaaaaac")), -1);
+    vocab_free(&v);
+}
+
+/* The short way through a JSON string gives what the long one gives. */
+static void test_scan(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {
+        "a",        "Z",        "\xC4\xA0", "\xC3\xA9", "\xC5\x83", "~",    "\xC2\xA1",
+        "1234567",  "!#[]^",    " ",        "\"",       "\\n",      "\x7F", "\xE4\xB8\xAD",
+        "\xC2\xAD", "\xC5\x84", "\x01",     "\xC4"};
+    enum { GOOD = 9 };
+    uint64_t seed = 3;
+    for (int round = 0; round < 20000; round++) {
+        char text[128];
+        char want[128];
+        char got[128];
+        size_t n = 0;
+        size_t good = 0;
+        bool bad = false;
+        for (uint32_t i = next_random(&seed) % 12; i > 0; i--) {
+            const uint32_t k =
+                next_random(&seed) % (round % 2 ? (uint32_t)COUNT_OF(parts) : (uint32_t)GOOD);
+            memcpy(text + n, parts[k], strlen(parts[k]));
+            n += strlen(parts[k]);
+            bad = bad || k >= GOOD;
+            good = bad ? good : n;
+        }
+        const int64_t n_want = bytelevel_decode((Str){text, good}, want);
+        assert_true(n_want >= 0);
+        const char *p = text;
+        const size_t n_got = bytelevel_scan(&p, text + n, got, sizeof got);
+        assert_int_equal(p - text, good);
+        assert_text("scanned", (Str){got, n_got}, (Str){want, (size_t)n_want});
+        p = text;
+        assert_true(bytelevel_scan(&p, text + n, got, 3) <= 3);
+    }
+}
+
 int main(void)
 {
     json_setup();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_definition),
-        cmocka_unit_test(test_missing_bytes),
-        cmocka_unit_test(test_vocab),
+        cmocka_unit_test(test_definition), cmocka_unit_test(test_missing_bytes),
+        cmocka_unit_test(test_vocab),      cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_scan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
