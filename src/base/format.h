@@ -46,8 +46,9 @@ typedef struct RowView {
     FormatId scale_format; /* FMT_F32, FMT_F16 or FMT_BF16; affine, FP8 and NF4 */
     float factor;          /* NVFP4S: of every scale */
     bool factor_divides;   /* scales are divided by it */
-    const int32_t *columns; /* [k] or NULL: element i of a row is of column columns[i], a permutation.
-                               Products alone know it: they take the activations in this order */
+    const int32_t
+        *columns; /* [k] or NULL: element i of a row is of column columns[i], a permutation.
+                     Products alone know it: they take the activations in this order */
 } RowView;
 
 /* Bytes of one row of k elements in `data`. -1 when k is no multiple of the block. */
@@ -60,8 +61,9 @@ RowView rowview_slice(const RowView *v, int64_t from, int64_t n);
 /* The 16 values of NF4's codes. */
 const float *format_nf4_values(void);
 
-/* out[k] f32 = row r of v, in the order of its elements. The definition of each format: scalar, one rounding per operation as in
- * the source named in formats.def, so golden/quant is met bit for bit. 0 <= r < v->n. */
+/* out[k] f32 = row r of v, in the order of its elements. The definition of each format: scalar, one
+ * rounding per operation as in the source named in formats.def, so golden/quant is met bit for bit.
+ * 0 <= r < v->n. */
 void format_dequant_row(const RowView *v, int64_t r, float *out);
 /* Elements [from, from + n) of it; both multiples of the format's block. */
 void format_dequant_part(const RowView *v, int64_t r, int from, int n, float *out);
