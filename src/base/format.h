@@ -46,9 +46,9 @@ typedef struct RowView {
     FormatId scale_format; /* FMT_F32, FMT_F16 or FMT_BF16; affine, FP8 and NF4 */
     float factor;          /* NVFP4S: of every scale */
     bool factor_divides;   /* scales are divided by it */
-    const int32_t
-        *columns; /* [k] or NULL: element i of a row is of column columns[i], a permutation.
-                     Products alone know it: they take the activations in this order */
+    /* [k] or NULL: element i of a row is of column columns[i], a permutation. Products alone know
+     * it: they take the activations in this order. */
+    const int32_t *columns;
 } RowView;
 
 /* Bytes of one row of k elements in `data`. -1 when k is no multiple of the block. */
