@@ -111,6 +111,7 @@ wait cut at 4 tokens
 wait >
 send /save talk.json\r
 wait 2 messages
+wait >
 send \x04
 STEPS
 same "the edited line" "$("$TOOLS/json_get" 0.content <talk.json)" 'hello café'
