@@ -115,6 +115,7 @@ static void test_definition(void **state)
             }
         }
         bpe_work_free(&w);
+        bpe_free(&m.bpe);
         vocab_free(&m.vocab);
         arena_free(&m.arena);
     }
@@ -138,6 +139,7 @@ static void test_missing_bytes(void **state)
     assert_true(bpe_encode(&m.bpe, &w, str_from("z"), &err));
     assert_string_equal(ids_text(&m.arena, w.ids, w.n), "3");
     bpe_work_free(&w);
+    bpe_free(&m.bpe);
     vocab_free(&m.vocab);
     arena_free(&m.arena);
 }

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "engine/load.h"
 
 #include <stdio.h>
@@ -165,14 +166,15 @@ int main(int argc, char **argv)
     Arena a;
     Error err = {0};
     Str text = {0};
-    int loads = 0;
+    int64_t loads = 0;
     Run run = {0};
     if (argc < 2)
         die("which file?");
     for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--load") == 0 && i + 1 < argc)
-            loads = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--add-special") == 0)
+        if (strcmp(argv[i], "--load") == 0 && i + 1 < argc) {
+            if (!str_to_int(str_from(argv[++i]), 1, LOADS_MAX, &loads))
+                die("--load: not a number of loads");
+        } else if (strcmp(argv[i], "--add-special") == 0)
             run.flags |= TOKENIZER_ADD_SPECIAL;
         else if (strcmp(argv[i], "--parse-special") == 0)
             run.flags |= TOKENIZER_PARSE_SPECIAL;
@@ -186,7 +188,7 @@ int main(int argc, char **argv)
     if (!str_ends(str_from(argv[1]), ".gguf") && !file_read(&a, argv[1], FILE_MAX, &text, &err))
         die(err.msg);
     if (loads > 0)
-        time_loads(argv[1], text, loads < LOADS_MAX ? loads : LOADS_MAX);
+        time_loads(argv[1], text, (int)loads);
     Opened o;
     open_once(&o, argv[1], text);
     run.t = o.t;
