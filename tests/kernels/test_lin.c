@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "device/cpu/lin.h"
+#include "device/cpu/lin_dequant.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,6 +22,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { MAX_N = 100, MAX_ROWS = 100, GUARD = 8, LDY = MAX_N + GUARD };
@@ -33,9 +36,23 @@ typedef struct Case {
 
 static const Case cases[] = {
     {FMT_F32, 1, FMT_F32},        {FMT_F16, 1, FMT_F32},       {FMT_BF16, 1, FMT_F32},
-    {FMT_Q4_0, 32, FMT_F32},      {FMT_Q4_1, 32, FMT_F32},     {FMT_Q8_0, 32, FMT_F32},
-    {FMT_Q4_K, 256, FMT_F32},     {FMT_Q6_K, 256, FMT_F32},    {FMT_MXFP4, 32, FMT_F32},
-    {FMT_MXFP4P, 32, FMT_F32},    {FMT_AFFINE4, 32, FMT_F32},  {FMT_AFFINE4, 64, FMT_F32},
+    {FMT_Q4_0, 32, FMT_F32},      {FMT_Q4_1, 32, FMT_F32},     {FMT_Q5_0, 32, FMT_F32},
+    {FMT_Q5_1, 32, FMT_F32},      {FMT_Q8_0, 32, FMT_F32},     {FMT_Q2_K, 256, FMT_F32},
+    {FMT_Q3_K, 256, FMT_F32},     {FMT_Q4_K, 256, FMT_F32},    {FMT_Q5_K, 256, FMT_F32},
+    {FMT_Q6_K, 256, FMT_F32},     {FMT_IQ4_NL, 32, FMT_F32},   {FMT_IQ4_XS, 256, FMT_F32},
+    {FMT_IQ3_S, 256, FMT_F32},    {FMT_IQ3_XXS, 256, FMT_F32}, {FMT_IQ2_S, 256, FMT_F32},
+    {FMT_IQ2_XS, 256, FMT_F32},   {FMT_IQ2_XXS, 256, FMT_F32}, {FMT_IQ1_M, 256, FMT_F32},
+    {FMT_IQ1_S, 256, FMT_F32},    {FMT_TQ2_0, 256, FMT_F32},   {FMT_TQ1_0, 256, FMT_F32},
+    {FMT_Q1_0, 128, FMT_F32},     {FMT_NVFP4, 64, FMT_F32},    {FMT_MXFP4, 32, FMT_F32},
+    {FMT_MXFP4P, 32, FMT_F32},    {FMT_MXFP8P, 32, FMT_F32},   {FMT_NVFP4P, 16, FMT_F32},
+    {FMT_NVFP4S, 16, FMT_F32},    {FMT_FP8, 576, FMT_F32},     {FMT_FP8, 128, FMT_BF16},
+    {FMT_FP8, 80, FMT_F32},       {FMT_FP8, 40, FMT_F32},      {FMT_NF4, 64, FMT_F32},
+    {FMT_NF4, 16, FMT_F32},       {FMT_AFFINE1, 64, FMT_BF16}, {FMT_AFFINE2, 32, FMT_F32},
+    {FMT_AFFINE2, 64, FMT_F16},   {FMT_AFFINE2, 128, FMT_F16}, {FMT_AFFINE2, 128, FMT_BF16},
+    {FMT_AFFINE3, 32, FMT_F32},   {FMT_AFFINE3, 64, FMT_F32},  {FMT_AFFINE3, 64, FMT_F16},
+    {FMT_AFFINE3, 128, FMT_BF16}, {FMT_AFFINE5, 32, FMT_F16},  {FMT_AFFINE5, 64, FMT_BF16},
+    {FMT_AFFINE5, 128, FMT_F32},  {FMT_AFFINE6, 32, FMT_BF16}, {FMT_AFFINE6, 64, FMT_F32},
+    {FMT_AFFINE6, 128, FMT_F16},  {FMT_AFFINE4, 32, FMT_F32},  {FMT_AFFINE4, 64, FMT_F32},
     {FMT_AFFINE4, 128, FMT_F32},  {FMT_AFFINE4, 32, FMT_F16},  {FMT_AFFINE4, 64, FMT_F16},
     {FMT_AFFINE4, 128, FMT_F16},  {FMT_AFFINE4, 32, FMT_BF16}, {FMT_AFFINE4, 64, FMT_BF16},
     {FMT_AFFINE4, 128, FMT_BF16}, {FMT_AFFINE8, 32, FMT_F32},  {FMT_AFFINE8, 64, FMT_F32},
@@ -77,43 +94,108 @@ static void store_number(uint8_t *p, FormatId format, float v)
         store_u16(p, format == FMT_F16 ? num_to_f16(v) : num_to_bf16(v));
 }
 
+/* Bytes that end where memory does: a read past them stops the test. */
+typedef struct Bytes {
+    uint8_t *p;
+    uint8_t *map;
+    size_t map_bytes;
+} Bytes;
+
+/* slack: bytes between them and the end, so that addresses are odd, too. */
+static Bytes open_bytes(size_t n, size_t slack)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t used = (n + slack + page - 1) / page * page;
+    Bytes b = {.map_bytes = used + page};
+    b.map = mmap(NULL, b.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(b.map != MAP_FAILED);
+    assert_int_equal(mprotect(b.map + used, page, PROT_NONE), 0);
+    b.p = b.map + used - slack - n;
+    return b;
+}
+
+static void close_bytes(Bytes *b)
+{
+    assert_int_equal(munmap(b->map, b->map_bytes), 0);
+}
+
 typedef struct Weights {
     RowView view;
-    uint8_t *memory;
+    Bytes data, scales, biases;
     double *value;     /* [n][k] */
     double *magnitude; /* m of the head comment */
 } Weights;
+
+static bool is_affine(FormatId format)
+{
+    return format >= FMT_AFFINE4 && format <= FMT_AFFINE8;
+}
+
+/* Where a block has its f16 scale and minimum (-1: none), by what they multiply numbers near
+ * `scale` and `min`, and where its codes are, if it has a minimum. */
+typedef struct BlockNumbers {
+    int scale_at;
+    float scale;
+    int min_at;
+    float min;
+    int codes_at, code_bytes;
+} BlockNumbers;
+
+static const BlockNumbers block_numbers[FMT_COUNT] = {
+    [FMT_Q4_0] = {0, 1, -1, 0, 0, 0},
+    [FMT_Q4_1] = {0, 1, 2, -7.5F, 4, 16},
+    [FMT_Q5_0] = {0, 0.5F, -1, 0, 0, 0},
+    [FMT_Q5_1] = {0, 0.5F, 2, -7.5F, 4, 20},
+    [FMT_Q8_0] = {0, 1.0F / 16, -1, 0, 0, 0},
+    [FMT_Q2_K] = {80, 0.25F, 82, 0.25F, 16, 64},
+    [FMT_Q3_K] = {108, 1.0F / 16, -1, 0, 0, 0},
+    [FMT_Q4_K] = {0, 1.0F / 32, 2, 0.25F, 16, 128},
+    [FMT_Q5_K] = {0, 1.0F / 64, 2, 0.25F, 16, 160},
+    [FMT_Q6_K] = {208, 1.0F / 512, -1, 0, 0, 0},
+    [FMT_IQ4_NL] = {0, 1.0F / 16, -1, 0, 0, 0},
+    [FMT_IQ4_XS] = {0, 1.0F / 512, -1, 0, 0, 0},
+    [FMT_IQ3_S] = {0, 1.0F / 64, -1, 0, 0, 0},
+    [FMT_IQ3_XXS] = {0, 1.0F / 128, -1, 0, 0, 0},
+    [FMT_IQ2_S] = {0, 1.0F / 64, -1, 0, 0, 0},
+    [FMT_IQ2_XS] = {0, 1.0F / 64, -1, 0, 0, 0},
+    [FMT_IQ2_XXS] = {0, 1.0F / 64, -1, 0, 0, 0},
+    [FMT_IQ1_S] = {0, 0.25F, -1, 0, 0, 0},
+    [FMT_TQ2_0] = {64, 4, -1, 0, 0, 0},
+    [FMT_TQ1_0] = {52, 4, -1, 0, 0, 0},
+    [FMT_Q1_0] = {0, 4, -1, 0, 0, 0},
+};
+
+static uint8_t e4m3_scale(uint64_t *seed)
+{
+    return (uint8_t)(0x04 + (next_random(seed) >> 40) % 0x24); /* subnormals up to 1 */
+}
 
 /* Sets the scales and minima inside a block to plausible numbers; the codes are random already. */
 static void set_block_scales(FormatId format, uint8_t *p, uint64_t *seed)
 {
     const float s = 0.004F + 0.002F * random_unit(seed);
-    if (format == FMT_Q4_0 || format == FMT_Q4_1) {
-        store_u16(p, num_to_f16(s));
-    } else if (format == FMT_Q8_0) {
-        store_u16(p, num_to_f16(s / 16));
-    } else if (format == FMT_Q4_K) {
-        store_u16(p, num_to_f16(s / 32));
-        store_u16(p + 2, num_to_f16(s / 4));
-    } else if (format == FMT_Q6_K) {
-        store_u16(p + 208, num_to_f16(s / 512));
-    } else if (format == FMT_MXFP4) {
+    const BlockNumbers *n = &block_numbers[format];
+    if (format == FMT_MXFP4) {
         p[0] = (uint8_t)(118 + (next_random(seed) & 3));
+    } else if (format == FMT_NVFP4) {
+        for (int i = 0; i < 4; i++)
+            p[i] = e4m3_scale(seed);
+    } else if (format == FMT_IQ1_M) {
+        for (int i = 0; i < 4; i++) /* a nibble on top of each word */
+            p[49 + 2 * i] = (uint8_t)((p[49 + 2 * i] & 15) | (num_to_f16(s) >> 4 * i & 15) << 4);
+    } else {
+        store_u16(p + n->scale_at, num_to_f16(s * n->scale));
+        if (n->min_at >= 0)
+            store_u16(p + n->min_at, num_to_f16(s * n->min));
     }
-    if (format == FMT_Q4_1)
-        store_u16(p + 2, num_to_f16(-7.5F * s));
 }
 
 /* Zeroes the codes of a block, so that what is left is its bias. False: the format has none. */
 static bool zero_codes(FormatId format, uint8_t *p)
 {
-    if (format == FMT_Q4_1)
-        memset(p + 4, 0, 16);
-    else if (format == FMT_Q4_K)
-        memset(p + 16, 0, 128);
-    else
-        return false;
-    return true;
+    const BlockNumbers *n = &block_numbers[format];
+    memset(p + n->codes_at, 0, (size_t)n->code_bytes);
+    return n->code_bytes > 0;
 }
 
 static void dequant_all(const RowView *v, double *out)
@@ -128,66 +210,110 @@ static void dequant_all(const RowView *v, double *out)
     mem_free(row);
 }
 
-/* Data at an odd address, planes too. */
-static Weights make_weights(const Case *c, int n, int k, uint64_t seed)
+/* Bytes of one entry of the scale plane. */
+static int scale_entry(const Case *c)
+{
+    const bool numbers = is_affine(c->format) || c->format == FMT_FP8 || c->format == FMT_NF4;
+    return numbers ? format_info(c->scale_format)->block_bytes : 1;
+}
+
+static void fill_random(const Bytes *b, size_t n, uint64_t *seed)
+{
+    for (size_t i = 0; i < n; i++)
+        b->p[i] = (uint8_t)(next_random(seed) >> 56);
+}
+
+/* A view of random bytes. */
+static void open_view(Weights *w, const Case *c, int n, int k, uint64_t *seed)
 {
     const FormatInfo *info = format_info(c->format);
     const int64_t row_bytes = format_row_bytes(c->format, k);
-    const int number = c->format == FMT_MXFP4P ? 1 : c->scale_format == FMT_F32 ? 4 : 2;
-    const int64_t scale_bytes = info->kind == FMT_PLANE ? (int64_t)k / c->group * number : 0;
-    const size_t data_size = (size_t)(row_bytes * n);
-    const size_t plane = (size_t)(scale_bytes * n);
+    const int groups = info->kind == FMT_PLANE ? (k + c->group - 1) / c->group : 0;
+    const int64_t scale_bytes = (int64_t)groups * scale_entry(c);
+    const size_t slack = (size_t)n % 2;
+    w->data = open_bytes((size_t)(row_bytes * n), slack);
+    w->scales = open_bytes((size_t)(scale_bytes * n), slack);
+    w->biases = open_bytes((size_t)(scale_bytes * n), slack);
+    fill_random(&w->data, (size_t)(row_bytes * n), seed);
+    fill_random(&w->scales, (size_t)(scale_bytes * n), seed);
+    fill_random(&w->biases, (size_t)(scale_bytes * n), seed);
+    w->view = (RowView){.data = w->data.p,
+                        .scales = groups ? w->scales.p : NULL,
+                        .biases = is_affine(c->format) ? w->biases.p : NULL,
+                        .row_bytes = row_bytes,
+                        .scale_row_bytes = scale_bytes,
+                        .n = n,
+                        .k = k,
+                        .group = c->group,
+                        .format = c->format,
+                        .scale_format = c->scale_format,
+                        .factor = k % 64 ? 0.03F : 41.0F,
+                        .factor_divides = k % 64 == 0};
+}
+
+static void close_view(Weights *w)
+{
+    close_bytes(&w->data);
+    close_bytes(&w->scales);
+    close_bytes(&w->biases);
+}
+
+/* Entry i of the planes. */
+static void set_plane_scales(const Weights *w, int64_t i, uint64_t *seed)
+{
+    const FormatId format = w->view.format;
+    const float s = 0.004F + 0.002F * random_unit(seed);
+    if (format == FMT_MXFP4P || format == FMT_MXFP8P) {
+        w->scales.p[i] = (uint8_t)((format == FMT_MXFP8P ? 110 : 118) + (next_random(seed) & 3));
+    } else if (format == FMT_NVFP4P || format == FMT_NVFP4S) {
+        w->scales.p[i] = e4m3_scale(seed);
+    } else {
+        const int number = format_info(w->view.scale_format)->block_bytes;
+        store_number(w->scales.p + i * number, w->view.scale_format, s);
+        if (w->view.biases)
+            store_number(w->biases.p + i * number, w->view.scale_format, -7.5F * s);
+    }
+}
+
+/* Plausible numbers. */
+static Weights make_weights(const Case *c, int n, int k, uint64_t seed)
+{
     Weights w = {0};
-    w.memory = mem_alloc(data_size + 2 * plane + 1);
+    open_view(&w, c, n, k, &seed);
     w.value = mem_alloc((size_t)n * (size_t)k * sizeof(double));
     w.magnitude = mem_alloc((size_t)n * (size_t)k * sizeof(double));
-    assert_non_null(w.memory);
     assert_non_null(w.value);
     assert_non_null(w.magnitude);
-    uint8_t *data = w.memory + 1;
-    for (size_t i = 0; i < data_size; i++)
-        data[i] = (uint8_t)(next_random(&seed) >> 56);
-    uint8_t *scales = data + data_size;
+    const FormatInfo *info = format_info(c->format);
+    uint8_t *data = w.data.p;
+    const int64_t data_size = w.view.row_bytes * n;
     if (info->kind == FMT_PLAIN)
         for (int64_t i = 0; i < (int64_t)n * k; i++)
             store_number(data + i * info->block_bytes, c->format, 0.05F * random_unit(&seed));
     if (info->kind == FMT_BLOCK)
-        for (int64_t i = 0; i < row_bytes * n; i += info->block_bytes)
+        for (int64_t i = 0; i < data_size; i += info->block_bytes)
             set_block_scales(c->format, data + i, &seed);
-    for (size_t i = 0; i < plane; i += (size_t)number) {
-        const float s = 0.004F + 0.002F * random_unit(&seed);
-        if (c->format == FMT_MXFP4P) {
-            scales[i] = (uint8_t)(118 + (next_random(&seed) & 3));
-            continue;
-        }
-        store_number(scales + i, c->scale_format, s);
-        store_number(scales + plane + i, c->scale_format, -7.5F * s);
-    }
-    w.view = (RowView){.data = data,
-                       .scales = plane ? scales : NULL,
-                       .biases = plane && c->format != FMT_MXFP4P ? scales + plane : NULL,
-                       .row_bytes = row_bytes,
-                       .scale_row_bytes = scale_bytes,
-                       .n = n,
-                       .k = k,
-                       .group = c->group,
-                       .format = c->format,
-                       .scale_format = c->scale_format};
+    if (info->kind == FMT_PLANE)
+        for (int64_t i = 0; i < w.view.scale_row_bytes * n / scale_entry(c); i++)
+            set_plane_scales(&w, i, &seed);
+    if (c->format == FMT_FP8 || c->format == FMT_MXFP8P)
+        for (int64_t i = 0; i < data_size; i++)
+            data[i] = (data[i] & 0x7f) == 0x7f ? 0 : data[i]; /* NaN */
     dequant_all(&w.view, w.value);
     for (int64_t i = 0; i < (int64_t)n * k; i++)
         w.magnitude[i] = fabs(w.value[i]);
-    uint8_t *copy = mem_alloc(data_size);
+    uint8_t *copy = mem_alloc((size_t)data_size);
     double *bias = mem_alloc((size_t)n * (size_t)k * sizeof(double));
     assert_non_null(copy);
     assert_non_null(bias);
-    memcpy(copy, data, data_size);
+    memcpy(copy, data, (size_t)data_size);
     RowView zeroed = w.view;
     zeroed.data = copy;
     bool has_bias = zeroed.biases != NULL;
     if (has_bias)
-        memset(copy, 0, data_size);
+        memset(copy, 0, (size_t)data_size);
     else if (info->kind == FMT_BLOCK)
-        for (int64_t i = 0; i < row_bytes * n; i += info->block_bytes)
+        for (int64_t i = 0; i < data_size; i += info->block_bytes)
             has_bias = zero_codes(c->format, copy + i);
     if (has_bias) {
         dequant_all(&zeroed, bias);
@@ -201,7 +327,7 @@ static Weights make_weights(const Case *c, int n, int k, uint64_t seed)
 
 static void free_weights(Weights *w)
 {
-    mem_free(w->memory);
+    close_view(w);
     mem_free(w->value);
     mem_free(w->magnitude);
 }
@@ -413,8 +539,8 @@ static const int k_list[] = {32, 64, 96, 128, 256, 576, 1056, 2304};
 
 static bool fits(const Case *c, int k)
 {
-    const int unit =
-        c->group > format_info(c->format)->block ? c->group : format_info(c->format)->block;
+    const int block = format_info(c->format)->block;
+    const int unit = c->format == FMT_FP8 ? 32 : c->group > block ? c->group : block;
     return k % unit == 0;
 }
 
@@ -624,6 +750,43 @@ static void exact_levels_give_the_same_bits(void **state)
     }
 }
 
+/* Any bytes at all, so NaN and infinite scales too: any NaN equals any other. */
+static void unpacking_gives_the_definitions_bits(void **state)
+{
+    (void)state;
+    const unsigned have = cpu_isa_detect();
+    const LinDequant levels[2] = {have & CPU_AVX2 ? lin_dequant_avx2 : NULL,
+                                  have & CPU_AVX512 ? lin_dequant_avx512 : NULL};
+    static const int lengths[] = {32, 224, 256, 608, 768, 1280};
+    enum { N = 3 };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        for (size_t ki = 0; ki < COUNT_OF(lengths); ki++) {
+            const int k = lengths[ki];
+            if (!fits(&cases[i], k))
+                continue;
+            Weights w;
+            uint64_t seed = 0x2545f4914f6cdd1dU + (uint64_t)k;
+            open_view(&w, &cases[i], N + k % 3, k, &seed);
+            for (int64_t r = 0; r < w.view.n; r++) {
+                float want[1280];
+                float got[1280];
+                format_dequant_row(&w.view, r, want);
+                for (int l = 0; l < 2 && levels[l]; l++) {
+                    for (int o = 0; o < k; o += 256)
+                        levels[l](&w.view, r, o, k - o < 256 ? k - o : 256, got + o);
+                    for (int e = 0; e < k; e++)
+                        if (num_bits(got[e]) != num_bits(want[e]) &&
+                            !(isnan(got[e]) && isnan(want[e])))
+                            fail_msg("%s, %s, group %d, k %d: element %d of row %d is %a, want %a",
+                                     l ? "avx512" : "avx2", format_info(cases[i].format)->name,
+                                     cases[i].group, k, e, (int)r, (double)got[e], (double)want[e]);
+                }
+            }
+            close_view(&w);
+        }
+    }
+}
+
 static void levels_have_names(void **state)
 {
     (void)state;
@@ -643,6 +806,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_have_names),
+        cmocka_unit_test(unpacking_gives_the_definitions_bits),
         cmocka_unit_test(exact_levels_give_the_same_bits),
         cmocka_unit_test(products_are_within_their_bounds),
         cmocka_unit_test(plain_rows_may_have_any_length),

@@ -1,16 +1,18 @@
 /* lin_f32.h: products with f32 activations in the contract tree (lin_ref.c), written once over
  * lin_vec.h; lin_f32_avx2.c and lin_f32_avx512.c compile it. Private to those; empty without AVX2.
  *
- * Many rows: PANEL_ROWS weight rows are dequantised for PANEL_K elements (256 KiB: in L2), then
- * every tile of 4 activation rows x 4 weight rows runs over them block by block; a block's 16 sums
- * join the running sums in the scratch. Few rows of a PLAIN format: the weights are converted in
- * registers, 4 weight rows far apart (rows next to each other halve the speed of the prefetcher).
+ * Weight rows are dequantised for PANEL_K elements, PANEL_ROWS of them for many activation rows
+ * (256 KiB: in L2), TILE for a few (16 KiB: in L1), then every tile of 4 activation rows x 4 weight
+ * rows runs over them block by block; a block's 16 sums join the running sums in the scratch. Few
+ * rows of a PLAIN format: the weights are converted in registers, 4 weight rows far apart (rows
+ * next to each other halve the speed of the prefetcher).
  */
 #ifndef MERE_DEVICE_CPU_LIN_F32_H
 #define MERE_DEVICE_CPU_LIN_F32_H
 
 #include "device/cpu/lin_dequant.h"
 #include "device/cpu/lin_levels.h"
+#include "device/cpu/lin_numbers.h"
 
 #if defined(__AVX2__)
 
@@ -19,6 +21,7 @@ enum {
     TILE = 4,
     PANEL_ROWS = 64,
     PANEL_K = 1024,
+    FEW_ROWS = 4,    /* up to which converting PLAIN weights again for each row beats the panel */
     ROW_BLOCK = 256, /* activation rows that share one unpacking; the sums of them are 64 KiB */
 };
 
@@ -98,20 +101,22 @@ static void f32_panel(F32Work *work, const uint8_t *x, int64_t row_bytes, int ro
     }
 }
 
-static void f32_run(const RowView *w, int64_t j0, int64_t j1, const uint8_t *x, int rows,
-                    const LinOut *out, uint8_t *scratch)
+static ALWAYS_INLINE void f32_panels(LinDequant dequant, const RowView *w, int64_t j0, int64_t j1,
+                                     const uint8_t *x, int rows, const LinOut *out,
+                                     uint8_t *scratch)
 {
     F32Work *work = (F32Work *)(void *)scratch;
     const int64_t row_bytes = lin_layout_f32.row_bytes(w->k);
+    const int step = rows <= FEW_ROWS ? TILE : PANEL_ROWS;
     for (int r0 = 0; r0 < rows; r0 += ROW_BLOCK) {
         const int n_x = rows - r0 < ROW_BLOCK ? rows - r0 : ROW_BLOCK;
-        for (int64_t j = j0; j < j1; j += PANEL_ROWS) {
-            const int n_w = (int)i64_min(PANEL_ROWS, j1 - j);
+        for (int64_t j = j0; j < j1; j += step) {
+            const int n_w = (int)i64_min(step, j1 - j);
             memset(work->sums, 0, (size_t)n_x * sizeof work->sums[0]);
             for (int k0 = 0; k0 < w->k; k0 += PANEL_K) {
                 const int kc = w->k - k0 < PANEL_K ? w->k - k0 : PANEL_K;
                 for (int i = 0; i < n_w; i++)
-                    dequant_part(w, j + i, k0, kc, work->panel[i]);
+                    dequant(w, j + i, k0, kc, work->panel[i]);
                 f32_panel(work, x + r0 * row_bytes, row_bytes, n_x, k0, kc, n_w);
             }
             for (int r = 0; r < n_x; r++)
@@ -198,9 +203,6 @@ static int64_t no_work_bytes(int k)
     (void)k;
     return 0;
 }
-
-/* Rows up to which converting PLAIN weights again for each row beats the panel. */
-enum { PLAIN_MAX_ROWS = 4 };
 
 #define F32_KERNEL(kernel_name, run_function, max, work)                                           \
     {                                                                                              \

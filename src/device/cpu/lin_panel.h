@@ -16,6 +16,7 @@
 
 #include "device/cpu/lin_dequant.h"
 #include "device/cpu/lin_levels.h"
+#include "device/cpu/lin_vec.h"
 
 #if defined(__AVX512BF16__)
 
@@ -96,7 +97,7 @@ static void unpack_any(const RowView *w, int64_t j, int n, int k0, int kc, Panel
     for (int o = 0; o < kc; o += PART_K) {
         const int part = kc - o < PART_K ? kc - o : PART_K;
         for (int i = 0; i < n; i++) {
-            dequant_part(w, j + i, k0 + o, part, work->part[i]);
+            lin_dequant_avx512(w, j + i, k0 + o, part, work->part[i]);
             if ((part + 15) / 16 % 2)
                 memset(&work->part[i][(part + 15) / 16 * 16], 0, 64);
         }
