@@ -45,11 +45,25 @@ typedef struct BenchFormat {
 
 static const BenchFormat formats[] = {
     {"q4_0", FMT_Q4_0, 32, FMT_F32},        {"q4_1", FMT_Q4_1, 32, FMT_F32},
+    {"q5_0", FMT_Q5_0, 32, FMT_F32},        {"q5_1", FMT_Q5_1, 32, FMT_F32},
     {"q8_0", FMT_Q8_0, 32, FMT_F32},        {"f16", FMT_F16, 1, FMT_F32},
     {"bf16", FMT_BF16, 1, FMT_F32},         {"f32", FMT_F32, 1, FMT_F32},
-    {"q4_k", FMT_Q4_K, 256, FMT_F32},       {"q6_k", FMT_Q6_K, 256, FMT_F32},
-    {"mxfp4", FMT_MXFP4, 32, FMT_F32},      {"mxfp4p", FMT_MXFP4P, 32, FMT_F32},
-    {"affine4", FMT_AFFINE4, 64, FMT_BF16}, {"affine8", FMT_AFFINE8, 64, FMT_BF16},
+    {"q2_k", FMT_Q2_K, 256, FMT_F32},       {"q3_k", FMT_Q3_K, 256, FMT_F32},
+    {"q4_k", FMT_Q4_K, 256, FMT_F32},       {"q5_k", FMT_Q5_K, 256, FMT_F32},
+    {"q6_k", FMT_Q6_K, 256, FMT_F32},       {"iq4_nl", FMT_IQ4_NL, 32, FMT_F32},
+    {"iq4_xs", FMT_IQ4_XS, 256, FMT_F32},   {"iq3_s", FMT_IQ3_S, 256, FMT_F32},
+    {"iq3_xxs", FMT_IQ3_XXS, 256, FMT_F32}, {"iq2_s", FMT_IQ2_S, 256, FMT_F32},
+    {"iq2_xs", FMT_IQ2_XS, 256, FMT_F32},   {"iq2_xxs", FMT_IQ2_XXS, 256, FMT_F32},
+    {"iq1_m", FMT_IQ1_M, 256, FMT_F32},     {"iq1_s", FMT_IQ1_S, 256, FMT_F32},
+    {"tq2_0", FMT_TQ2_0, 256, FMT_F32},     {"tq1_0", FMT_TQ1_0, 256, FMT_F32},
+    {"q1_0", FMT_Q1_0, 128, FMT_F32},       {"mxfp4", FMT_MXFP4, 32, FMT_F32},
+    {"nvfp4", FMT_NVFP4, 64, FMT_F32},      {"affine1", FMT_AFFINE1, 64, FMT_BF16},
+    {"affine2", FMT_AFFINE2, 64, FMT_BF16}, {"affine3", FMT_AFFINE3, 64, FMT_BF16},
+    {"affine4", FMT_AFFINE4, 64, FMT_BF16}, {"affine5", FMT_AFFINE5, 64, FMT_BF16},
+    {"affine6", FMT_AFFINE6, 64, FMT_BF16}, {"affine8", FMT_AFFINE8, 64, FMT_BF16},
+    {"mxfp4p", FMT_MXFP4P, 32, FMT_F32},    {"mxfp8p", FMT_MXFP8P, 32, FMT_F32},
+    {"nvfp4p", FMT_NVFP4P, 16, FMT_F32},    {"nvfp4s", FMT_NVFP4S, 16, FMT_F32},
+    {"fp8", FMT_FP8, 128, FMT_F32},         {"nf4", FMT_NF4, 64, FMT_F32},
 };
 
 /* Threads that run the same function with their number, started anew for each measurement. */
@@ -216,15 +230,27 @@ static void fill(uint8_t *p, size_t bytes)
     }
 }
 
+static bool is_affine(FormatId format)
+{
+    return format >= FMT_AFFINE4 && format <= FMT_AFFINE8;
+}
+
+/* Bytes of one entry of the scale plane. */
+static int number(const BenchFormat *f)
+{
+    const bool numbers = is_affine(f->format) || f->format == FMT_FP8 || f->format == FMT_NF4;
+    return numbers ? format_info(f->scales)->block_bytes : 1;
+}
+
 /* Gop/s for rows > 1, else GB/s. */
 static double measure(const Options *o, const BenchFormat *f, int n, int k, uint8_t *pool,
                       size_t pool_bytes, Job *job)
 {
     const FormatInfo *info = format_info(f->format);
     const int64_t row_bytes = format_row_bytes(f->format, k);
-    const int number = f->format == FMT_MXFP4P ? 1 : 2;
-    const int64_t scale_bytes = info->kind == FMT_PLANE ? (int64_t)k / f->group * number : 0;
-    const int64_t bytes = i64_round_up((row_bytes + 2 * scale_bytes) * n, 64);
+    const int64_t scale_bytes = info->kind == FMT_PLANE ? (int64_t)k / f->group * number(f) : 0;
+    const bool biases = is_affine(f->format);
+    const int64_t bytes = i64_round_up((row_bytes + (biases ? 2 : 1) * scale_bytes) * n, 64);
     static RowView views[512];
     int copies = o->rows > 1 ? 4 : (int)i64_max(1, o->walk_bytes / bytes);
     copies = (int)i64_min(copies, i64_min((int64_t)COUNT_OF(views), (int64_t)pool_bytes / bytes));
@@ -232,14 +258,15 @@ static double measure(const Options *o, const BenchFormat *f, int n, int k, uint
         uint8_t *p = pool + c * bytes;
         views[c] = (RowView){.data = p,
                              .scales = scale_bytes ? p + row_bytes * n : NULL,
-                             .biases = scale_bytes ? p + row_bytes * n + scale_bytes * n : NULL,
+                             .biases = biases ? p + row_bytes * n + scale_bytes * n : NULL,
                              .row_bytes = row_bytes,
                              .scale_row_bytes = scale_bytes,
                              .n = n,
                              .k = k,
                              .group = f->group,
                              .format = f->format,
-                             .scale_format = f->scales};
+                             .scale_format = f->scales,
+                             .factor = 1.5F};
     }
     job->f = multiply;
     job->kernel = lin_select(o->isa, f->format, f->group, o->cls, o->rows);
