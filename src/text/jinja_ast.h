@@ -38,6 +38,9 @@ typedef enum JinjaKind {
     JN_CALL_BLOCK,   /* a: the call; params and body: caller */
     JN_FILTER_BLOCK, /* a: chain of JN_FILTER; body */
     JN_WITH,         /* items: target, value ...; body */
+    JN_SCOPE,        /* body with variables of its own; flag: a block, which sees none of a loop */
+    JN_AUTOESCAPE,   /* a: whether; body */
+    JN_REFUSE,       /* name: include, import, extends: there is nothing to load from */
     JN_BREAK,
     JN_CONTINUE,
     JN_BLOCK, /* items: statements */

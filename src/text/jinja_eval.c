@@ -8,8 +8,6 @@
 
 #include <inttypes.h>
 
-enum { RANGE_MAX = 100000 /* as the sandbox has it */ };
-
 typedef struct JinjaVar {
     Str name;
     JinjaValue value;
@@ -43,6 +41,8 @@ typedef enum JinjaFunction {
     FN_DICT,
     FN_RAISE_EXCEPTION,
     FN_STRFTIME_NOW,
+    FN_CYCLER,
+    FN_JOINER,
 } JinjaFunction;
 
 typedef enum Flow { FLOW_FAIL, FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
@@ -101,7 +101,9 @@ static bool global(Str name, JinjaValue *out)
                                         [FN_RANGE] = "range",
                                         [FN_DICT] = "dict",
                                         [FN_RAISE_EXCEPTION] = "raise_exception",
-                                        [FN_STRFTIME_NOW] = "strftime_now"};
+                                        [FN_STRFTIME_NOW] = "strftime_now",
+                                        [FN_CYCLER] = "cycler",
+                                        [FN_JOINER] = "joiner"};
     for (int i = 0; i < (int)COUNT_OF(names); i++) {
         if (str_is(name, names[i])) {
             *out = (JinjaValue){.type = JINJA_FUNCTION, .u.function = i};
@@ -178,20 +180,26 @@ static bool put(Jinja *j, Str s)
     return jinja_step(j, (int64_t)(s.len / 16));
 }
 
-/* Runs a block and takes what it wrote as a string. */
-static bool capture(Jinja *j, const JinjaNode *body, JinjaValue *out)
+/* What was written behind `mark`, as a string. */
+static bool take_output(Jinja *j, size_t mark, JinjaValue *out)
 {
-    const size_t mark = j->out.len;
-    if (exec(j, body) == FLOW_FAIL)
-        return false;
-    if (j->out.len == mark) {
-        *out = jinja_str("", 0);
-        return true;
-    }
-    if (!jinja_copy_str(j, (Str){j->out.ptr + mark, j->out.len - mark}, out))
+    *out = jinja_str("", 0);
+    if (j->out.len > mark && !jinja_copy_str(j, (Str){j->out.ptr + mark, j->out.len - mark}, out))
         return false;
     j->out.len = mark;
+    out->flags = j->escape ? JINJA_SAFE : 0;
     return true;
+}
+
+/* Runs a block and takes what it wrote as a string; break and continue leave it without one. */
+static Flow capture(Jinja *j, const JinjaNode *body, JinjaValue *out)
+{
+    const size_t mark = j->out.len;
+    const Flow flow = exec(j, body);
+    if (flow == FLOW_NEXT)
+        return take_output(j, mark, out) ? FLOW_NEXT : FLOW_FAIL;
+    j->out.len = mark;
+    return flow;
 }
 
 /* ---- calls ---- */
@@ -332,7 +340,8 @@ static bool call_macro(Jinja *j, const JinjaMacro *m, const JinjaCall *call, Jin
     JinjaScope *const outer = j->scope;
     const int line = j->line;
     j->scope = m->scope;
-    const bool ok = scope_push(j) && bind_macro(j, m->node, call) && capture(j, m->node->body, out);
+    const bool ok = scope_push(j) && bind_macro(j, m->node, call) &&
+                    capture(j, m->node->body, out) != FLOW_FAIL;
     j->scope = outer;
     j->line = line;
     return ok;
@@ -349,20 +358,7 @@ static bool make_range(Jinja *j, const JinjaCall *call, JinjaValue *out)
     }
     if (v[2] == 0)
         return jinja_fail(j, "ValueError: range() arg 3 must not be zero");
-    if (!jinja_list_new(j, JINJA_LIST, 0, out))
-        return false;
-    for (int64_t i = v[0]; v[2] > 0 ? i < v[1] : i > v[1];) {
-        if (out->u.list->n == RANGE_MAX)
-            return jinja_fail(j,
-                              "OverflowError: Range too big. The sandbox blocks ranges larger "
-                              "than MAX_RANGE (%d).",
-                              RANGE_MAX);
-        if (!jinja_list_push(j, out->u.list, jinja_int(i)))
-            return false;
-        if (__builtin_add_overflow(i, v[2], &i))
-            break;
-    }
-    return jinja_step(j, out->u.list->n / 4);
+    return jinja_range_new(j, v[0], v[1], v[2], out);
 }
 
 /* dict(...) and namespace(...): from a dict or pairs, and keywords. */
@@ -380,6 +376,8 @@ static bool make_dict(Jinja *j, JinjaType type, const JinjaCall *call, JinjaValu
         }
     } else if (call->n_pos == 1) {
         JinjaList *pairs;
+        if (call->pos[0].type == JINJA_UNDEFINED)
+            return jinja_undefined_fail(j, call->pos[0]);
         if (!jinja_iterate(j, call->pos[0], &pairs))
             return false;
         for (int64_t i = 0; i < pairs->n; i++) {
@@ -403,6 +401,56 @@ static bool make_dict(Jinja *j, JinjaType type, const JinjaCall *call, JinjaValu
     return true;
 }
 
+/* cycler(a, b ...): current, next() and reset(). */
+static bool make_cycler(Jinja *j, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue items = {0};
+    JinjaCycle *c = jinja_take(j, 1, sizeof *c);
+    if (!c)
+        return false;
+    if (call->n_pos == 0 || call->n_kw)
+        return jinja_fail(j, "TypeError: at least one item has to be provided");
+    if (!jinja_list_new(j, JINJA_LIST, call->n_pos, &items))
+        return false;
+    for (int i = 0; i < call->n_pos; i++)
+        items.u.list->at[items.u.list->n++] = call->pos[i];
+    c->items = items.u.list;
+    *out = (JinjaValue){.type = JINJA_CYCLER, .u.cycle = c};
+    return true;
+}
+
+/* joiner(sep): a call gives the separator, the first one nothing. */
+static bool make_joiner(Jinja *j, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaValue items = {0};
+    JinjaCycle *c = jinja_take(j, 1, sizeof *c);
+    if (!c || !jinja_bind(j, "joiner()", call, "sep", 0, arg) ||
+        !jinja_list_new(j, JINJA_LIST, 1, &items))
+        return false;
+    items.u.list->at[items.u.list->n++] =
+        arg[0].type == JINJA_MISSING ? jinja_str(", ", 2) : arg[0];
+    c->items = items.u.list;
+    *out = (JinjaValue){.type = JINJA_JOINER, .u.cycle = c};
+    return true;
+}
+
+static bool cycler_method(Jinja *j, const JinjaMethod *m, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    JinjaCycle *c = m->self.u.cycle;
+    if (!jinja_bind(j, "this method", call, "", 0, arg))
+        return false;
+    *out = jinja_none();
+    if (str_is(m->name, "reset")) {
+        c->at = 0;
+    } else {
+        *out = c->items->at[c->at];
+        c->at = (c->at + 1) % c->items->n;
+    }
+    return true;
+}
+
 static bool call_function(Jinja *j, int function, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
@@ -413,6 +461,10 @@ static bool call_function(Jinja *j, int function, const JinjaCall *call, JinjaVa
         return make_dict(j, JINJA_DICT, call, out);
     case FN_RANGE:
         return make_range(j, call, out);
+    case FN_CYCLER:
+        return make_cycler(j, call, out);
+    case FN_JOINER:
+        return make_joiner(j, call, out);
     case FN_RAISE_EXCEPTION: {
         JinjaValue text = {0};
         if (!jinja_bind(j, "raise_exception()", call, "message", 1, arg) ||
@@ -432,7 +484,7 @@ static bool call_function(Jinja *j, int function, const JinjaCall *call, JinjaVa
 
 /* ---- loops ---- */
 
-static bool run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue iterable,
+static Flow run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue iterable,
                      int64_t depth);
 
 /* loop(children) in a recursive loop: the text of the loop over them. */
@@ -446,13 +498,10 @@ static bool call_loop(Jinja *j, const JinjaLoop *loop, const JinjaCall *call, Ji
         return false;
     JinjaScope *const here = j->scope;
     const size_t mark = j->out.len;
-    if (!run_loop(j, loop->node, loop->scope, arg[0], loop->depth + 1))
+    if (run_loop(j, loop->node, loop->scope, arg[0], loop->depth + 1) == FLOW_FAIL)
         return false;
     j->scope = here;
-    if (!jinja_copy_str(j, (Str){j->out.ptr ? j->out.ptr + mark : "", j->out.len - mark}, out))
-        return false;
-    j->out.len = mark;
-    return true;
+    return take_output(j, mark, out);
 }
 
 /* loop.cycle(a, b ...) and loop.changed(x ...) */
@@ -478,6 +527,34 @@ static bool loop_method(Jinja *j, const JinjaMethod *m, const JinjaCall *call, J
     return true;
 }
 
+bool jinja_eval_repr(StrBuf *out, JinjaValue v)
+{
+    if (v.type == JINJA_LOOP)
+        return strbuf_printf(out, "<LoopContext %" PRId64 "/%" PRId64 ">", v.u.loop->at + 1,
+                             v.u.loop->items->n);
+    const Str name = v.u.macro->node->name;
+    if (v.u.macro->node->kind == JN_CALL_BLOCK)
+        return strbuf_add_cstr(out, "<Macro anonymous>");
+    strbuf_add_cstr(out, "<Macro '");
+    strbuf_add(out, name.ptr, name.len);
+    return strbuf_add_cstr(out, "'>");
+}
+
+int64_t jinja_eval_loop_length(JinjaValue loop)
+{
+    return loop.u.loop->items->n;
+}
+
+static bool make_method(Jinja *j, JinjaValue self, Str name, JinjaValue *out)
+{
+    JinjaMethod *m = jinja_take(j, 1, sizeof *m);
+    if (!m)
+        return false;
+    *m = (JinjaMethod){self, name};
+    *out = (JinjaValue){.type = JINJA_METHOD, .u.method = m};
+    return true;
+}
+
 bool jinja_eval_attr(Jinja *j, JinjaValue obj, Str name, JinjaValue *out)
 {
     *out = (JinjaValue){.type = JINJA_MISSING};
@@ -499,6 +576,15 @@ bool jinja_eval_attr(Jinja *j, JinjaValue obj, Str name, JinjaValue *out)
                     jinja_str(m->params[i].name.ptr, m->params[i].name.len);
         }
         return true;
+    }
+    if (obj.type == JINJA_CYCLER) {
+        if (str_is(name, "current"))
+            *out = obj.u.cycle->items->at[obj.u.cycle->at];
+        else if (str_is(name, "items"))
+            *out = (JinjaValue){.type = JINJA_TUPLE, .u.list = obj.u.cycle->items};
+        else if (str_is(name, "pos"))
+            *out = jinja_int(obj.u.cycle->at);
+        return !(str_is(name, "next") || str_is(name, "reset")) || make_method(j, obj, name, out);
     }
     const JinjaLoop *l = obj.u.loop;
     const int64_t n = l->items->n;
@@ -524,13 +610,8 @@ bool jinja_eval_attr(Jinja *j, JinjaValue obj, Str name, JinjaValue *out)
         *out = l->at > 0 ? l->items->at[l->at - 1] : jinja_undef_attr(obj, name);
     else if (str_is(name, "nextitem"))
         *out = l->at + 1 < n ? l->items->at[l->at + 1] : jinja_undef_attr(obj, name);
-    else if (str_is(name, "cycle") || str_is(name, "changed")) {
-        JinjaMethod *m = jinja_take(j, 1, sizeof *m);
-        if (!m)
-            return false;
-        *m = (JinjaMethod){obj, name};
-        *out = (JinjaValue){.type = JINJA_METHOD, .u.method = m};
-    }
+    else if (str_is(name, "cycle") || str_is(name, "changed"))
+        return make_method(j, obj, name, out);
     return true;
 }
 
@@ -542,9 +623,15 @@ static bool call_value(Jinja *j, JinjaValue callee, const JinjaCall *call, Jinja
     case JINJA_FUNCTION:
         return call_function(j, callee.u.function, call, out);
     case JINJA_METHOD:
-        return callee.u.method->self.type == JINJA_LOOP
-                   ? loop_method(j, callee.u.method, call, out)
+        return callee.u.method->self.type == JINJA_LOOP ? loop_method(j, callee.u.method, call, out)
+               : callee.u.method->self.type == JINJA_CYCLER
+                   ? cycler_method(j, callee.u.method, call, out)
                    : jinja_method_call(j, callee.u.method, call, out);
+    case JINJA_JOINER: {
+        JinjaValue arg[JINJA_PARAMS_MAX];
+        *out = callee.u.cycle->at++ ? callee.u.cycle->items->at[0] : jinja_str("", 0);
+        return jinja_bind(j, "joiner", call, "", 0, arg);
+    }
     case JINJA_LOOP:
         return call_loop(j, callee.u.loop, call, out);
     case JINJA_UNDEFINED:
@@ -558,8 +645,11 @@ static bool call_value(Jinja *j, JinjaValue callee, const JinjaCall *call, Jinja
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_GEN:
+    case JINJA_RANGE:
+    case JINJA_VIEW:
     case JINJA_DICT:
     case JINJA_NAMESPACE:
+    case JINJA_CYCLER:
         break;
     }
     return jinja_fail(j, "TypeError: '%s' object is not callable", jinja_type_name(callee));
@@ -663,16 +753,25 @@ static bool eval_compare(Jinja *j, const JinjaNode *n, JinjaValue *out)
     return true;
 }
 
+/* What stands for v where text is escaped. */
+static bool escaped(Jinja *j, JinjaValue v, JinjaValue *out)
+{
+    const Str name = {"escape", 6};
+    return jinja_filter(j, jinja_filter_id(name), name, v, &(JinjaCall){0}, out);
+}
+
 static bool eval_concat(Jinja *j, const JinjaNode *n, JinjaValue *out)
 {
     JinjaValue sum = jinja_str("", 0);
     for (int i = 0; i < n->n_items; i++) {
         JinjaValue v = {0};
         if (!eval(j, n->items[i], &v) || !jinja_to_str(j, v, &v) ||
+            (j->escape && !escaped(j, v, &v)) ||
             !jinja_join_str(j, jinja_text(sum), jinja_text(v), &sum))
             return false;
     }
     *out = sum;
+    out->flags = j->escape ? JINJA_SAFE : 0;
     return true;
 }
 
@@ -803,6 +902,9 @@ static bool eval_node(Jinja *j, const JinjaNode *n, JinjaValue *out)
     case JN_CALL_BLOCK:
     case JN_FILTER_BLOCK:
     case JN_WITH:
+    case JN_SCOPE:
+    case JN_AUTOESCAPE:
+    case JN_REFUSE:
     case JN_BREAK:
     case JN_CONTINUE:
     case JN_BLOCK:
@@ -824,7 +926,7 @@ static bool eval(Jinja *j, const JinjaNode *n, JinjaValue *out)
 
 static bool print_value(Jinja *j, JinjaValue v)
 {
-    return jinja_to_str(j, v, &v) && put(j, jinja_text(v));
+    return jinja_to_str(j, v, &v) && (!j->escape || escaped(j, v, &v)) && put(j, jinja_text(v));
 }
 
 static Flow exec_if(Jinja *j, const JinjaNode *n)
@@ -858,61 +960,78 @@ static bool filter_items(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaL
     return true;
 }
 
-static bool run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue iterable,
+static Flow run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue iterable,
                      int64_t depth)
 {
     JinjaList *items;
     if (!jinja_enter(j) || !jinja_iterate(j, iterable, &items))
-        return false;
+        return FLOW_FAIL;
     j->scope = outer;
     if (n->c && !filter_items(j, n, outer, &items))
-        return false;
+        return FLOW_FAIL;
     JinjaLoop *loop = jinja_take(j, 1, sizeof *loop);
     if (!loop)
-        return false;
+        return FLOW_FAIL;
+    Flow flow = FLOW_NEXT;
     *loop = (JinjaLoop){.node = n, .scope = outer, .items = items, .depth = depth};
     for (loop->at = 0; loop->at < items->n; loop->at++) {
         const JinjaValue self = {.type = JINJA_LOOP, .u.loop = loop};
         j->scope = outer;
         if (!jinja_step(j, 1) || !scope_push(j) || !scope_set(j, (Str){"loop", 4}, self) ||
             !assign(j, n->a, items->at[loop->at]))
-            return false;
-        const Flow flow = exec(j, n->body);
-        if (flow == FLOW_FAIL)
-            return false;
-        if (flow == FLOW_BREAK)
+            return FLOW_FAIL;
+        flow = exec(j, n->body);
+        if (flow == FLOW_FAIL || flow == FLOW_BREAK)
             break;
     }
+    if (flow == FLOW_FAIL)
+        return FLOW_FAIL;
+    flow = FLOW_NEXT;
     j->scope = outer;
-    if (items->n == 0 && n->otherwise) {
-        if (!scope_push(j) || exec(j, n->otherwise) == FLOW_FAIL)
-            return false;
+    if (items->n == 0 && n->otherwise) { /* its break is that of the loop around */
+        if (!scope_push(j))
+            return FLOW_FAIL;
+        flow = exec(j, n->otherwise);
         j->scope = outer;
     }
     j->depth--;
-    return true;
+    return flow;
 }
 
-static bool exec_set_block(Jinja *j, const JinjaNode *n)
+static Flow exec_set_block(Jinja *j, const JinjaNode *n)
 {
     JinjaScope *const outer = j->scope;
     JinjaValue text = {0};
-    if (!scope_push(j) || !capture(j, n->body, &text))
-        return false;
+    if (!scope_push(j))
+        return FLOW_FAIL;
+    const Flow flow = capture(j, n->body, &text);
     j->scope = outer;
+    if (flow != FLOW_NEXT)
+        return flow;
     if (n->b && !eval_filter(j, n->b, &text, &text))
-        return false;
-    return assign(j, n->a, text);
+        return FLOW_FAIL;
+    return assign(j, n->a, text) ? FLOW_NEXT : FLOW_FAIL;
 }
 
-static bool exec_filter_block(Jinja *j, const JinjaNode *n)
+static Flow exec_filter_block(Jinja *j, const JinjaNode *n)
 {
     JinjaScope *const outer = j->scope;
     JinjaValue text = {0};
-    if (!scope_push(j) || !capture(j, n->body, &text) || !eval_filter(j, n->a, &text, &text))
-        return false;
+    if (!scope_push(j))
+        return FLOW_FAIL;
+    const Flow flow = capture(j, n->body, &text);
+    if (flow != FLOW_NEXT) {
+        j->scope = outer;
+        return flow;
+    }
+    if (!eval_filter(j, n->a, &text, &text))
+        return FLOW_FAIL;
     j->scope = outer;
-    return print_value(j, text);
+    if (text.type != JINJA_STR) {
+        jinja_fail(j, "TypeError: expected str instance, %s found", jinja_type_name(text));
+        return FLOW_FAIL;
+    }
+    return put(j, jinja_text(text)) ? FLOW_NEXT : FLOW_FAIL;
 }
 
 static bool make_macro(Jinja *j, const JinjaNode *n, JinjaValue *out)
@@ -925,27 +1044,51 @@ static bool make_macro(Jinja *j, const JinjaNode *n, JinjaValue *out)
     return true;
 }
 
-static bool exec_with(Jinja *j, const JinjaNode *n)
+static Flow exec_with(Jinja *j, const JinjaNode *n)
 {
     JinjaScope *const outer = j->scope;
     JinjaScope *inner;
     if (!scope_push(j))
-        return false;
+        return FLOW_FAIL;
     inner = j->scope;
     for (int i = 0; i + 1 < n->n_items; i += 2) { /* values do not see each other */
         JinjaValue v = {0};
         j->scope = outer;
         if (!eval(j, n->items[i + 1], &v))
-            return false;
+            return FLOW_FAIL;
         j->scope = inner;
         if (!assign(j, n->items[i], v))
-            return false;
+            return FLOW_FAIL;
     }
     j->scope = inner;
-    if (exec(j, n->body) == FLOW_FAIL)
-        return false;
+    const Flow flow = exec(j, n->body);
     j->scope = outer;
-    return true;
+    return flow;
+}
+
+static Flow exec_scope(Jinja *j, const JinjaNode *n)
+{
+    JinjaScope *const outer = j->scope;
+    j->scope = n->flag ? j->root : outer;
+    if (!scope_push(j))
+        return FLOW_FAIL;
+    const Flow flow = exec(j, n->body);
+    j->scope = outer;
+    return flow;
+}
+
+static Flow exec_autoescape(Jinja *j, const JinjaNode *n)
+{
+    JinjaScope *const outer = j->scope;
+    const bool before = j->escape;
+    JinjaValue yes = {0};
+    if (!eval(j, n->a, &yes) || !scope_push(j))
+        return FLOW_FAIL;
+    j->escape = jinja_truth(yes);
+    const Flow flow = exec(j, n->body);
+    j->escape = before;
+    j->scope = outer;
+    return flow;
 }
 
 static Flow exec_block(Jinja *j, const JinjaNode *n)
@@ -966,22 +1109,22 @@ static bool exec_simple(Jinja *j, const JinjaNode *n)
         return put(j, n->name);
     case JN_PRINT:
         return eval(j, n->a, &v) && print_value(j, v);
-    case JN_FOR:
-        return eval(j, n->b, &v) && run_loop(j, n, j->scope, v, 0);
     case JN_SET:
         return eval(j, n->b, &v) && assign(j, n->a, v);
-    case JN_SET_BLOCK:
-        return exec_set_block(j, n);
     case JN_MACRO:
         return make_macro(j, n, &v) && scope_set(j, n->name, v);
     case JN_CALL_BLOCK: {
         JinjaValue caller = {0};
         return make_macro(j, n, &caller) && eval_call(j, n->a, caller, &v) && print_value(j, v);
     }
+    case JN_REFUSE:
+        return jinja_fail(j, "TypeError: no loader for this environment specified");
+    case JN_FOR:
+    case JN_SET_BLOCK:
     case JN_FILTER_BLOCK:
-        return exec_filter_block(j, n);
     case JN_WITH:
-        return exec_with(j, n);
+    case JN_SCOPE:
+    case JN_AUTOESCAPE:
     case JN_CONST:
     case JN_NAME:
     case JN_LIST:
@@ -1017,14 +1160,27 @@ static Flow exec(Jinja *j, const JinjaNode *n)
     j->line = n->line;
     if (!jinja_step(j, 1) || !jinja_enter(j))
         return FLOW_FAIL;
+    JinjaValue v = {0};
     if (n->kind == JN_BLOCK)
         flow = exec_block(j, n);
     else if (n->kind == JN_IF)
         flow = exec_if(j, n);
+    else if (n->kind == JN_FOR)
+        flow = eval(j, n->b, &v) ? run_loop(j, n, j->scope, v, 0) : FLOW_FAIL;
     else if (n->kind == JN_BREAK)
         flow = FLOW_BREAK;
     else if (n->kind == JN_CONTINUE)
         flow = FLOW_CONTINUE;
+    else if (n->kind == JN_SET_BLOCK)
+        flow = exec_set_block(j, n);
+    else if (n->kind == JN_FILTER_BLOCK)
+        flow = exec_filter_block(j, n);
+    else if (n->kind == JN_WITH)
+        flow = exec_with(j, n);
+    else if (n->kind == JN_SCOPE)
+        flow = exec_scope(j, n);
+    else if (n->kind == JN_AUTOESCAPE)
+        flow = exec_autoescape(j, n);
     else if (!exec_simple(j, n))
         flow = FLOW_FAIL;
     j->depth--;
@@ -1033,5 +1189,8 @@ static Flow exec(Jinja *j, const JinjaNode *n)
 
 bool jinja_eval(Jinja *j, const JinjaNode *root)
 {
-    return scope_push(j) && exec(j, root) != FLOW_FAIL;
+    if (!scope_push(j))
+        return false;
+    j->root = j->scope;
+    return exec(j, root) != FLOW_FAIL;
 }

@@ -23,8 +23,11 @@ static bool case_filter(Jinja *j, JinjaValue v, JinjaCase how, const JinjaCall *
                         JinjaValue *out)
 {
     JinjaValue s = {0};
-    return no_args(j, "this filter", call) && jinja_to_str(j, v, &s) &&
-           jinja_case(j, jinja_text(s), how, out);
+    if (!no_args(j, "this filter", call) || !jinja_to_str(j, v, &s) ||
+        !jinja_case(j, jinja_text(s), how, out))
+        return false;
+    out->flags = how == JINJA_TITLE_TAG ? 0 : s.flags;
+    return true;
 }
 
 static bool f_upper(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -115,6 +118,7 @@ static bool f_trim(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *ou
         return false;
     const Str cut = jinja_strip(jinja_text(s), chars, JINJA_LEFT | JINJA_RIGHT);
     *out = jinja_str(cut.ptr, cut.len);
+    out->flags = s.flags;
     return true;
 }
 
@@ -131,13 +135,25 @@ static bool f_replace(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue 
            jinja_replace(j, jinja_text(s), jinja_text(from), jinja_text(to), count, out);
 }
 
+/* Of filters that take nothing but a string. */
+static bool want_text(Jinja *j, const char *what, JinjaValue v, JinjaValue *out)
+{
+    if (v.type == JINJA_UNDEFINED)
+        return jinja_undefined_fail(j, v);
+    if (v.type != JINJA_STR)
+        return jinja_fail(j, "TypeError: %s wants a string, got '%s'", what, jinja_type_name(v));
+    *out = v;
+    return true;
+}
+
 static bool f_indent(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
     JinjaValue s = {0};
     JinjaValue lines = {0};
     JinjaValue pad = {0};
-    if (!jinja_bind(j, "indent", call, "width first blank", 0, arg) || !jinja_to_str(j, v, &s))
+    if (!jinja_bind(j, "indent", call, "width first blank", 0, arg) ||
+        !want_text(j, "indent", v, &s))
         return false;
     if (arg[0].type == JINJA_STR) {
         pad = arg[0];
@@ -168,7 +184,10 @@ static bool f_indent(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
         if (b.failed || !jinja_step(j, 1 + (int64_t)(pad.len / 16)))
             break;
     }
-    return jinja_take_buf(j, &b, out);
+    if (!jinja_take_buf(j, &b, out))
+        return false;
+    out->flags = s.flags;
+    return true;
 }
 
 static bool f_center(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -178,7 +197,8 @@ static bool f_center(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
     int64_t width;
     return jinja_bind(j, "center", call, "width", 0, arg) && jinja_to_str(j, v, &s) &&
            jinja_bound_int(j, arg[0], 80, &width) &&
-           jinja_pad(j, jinja_text(s), width, (Str){" ", 1}, JINJA_LEFT | JINJA_RIGHT, out);
+           jinja_pad(j, jinja_text(s), width, (Str){" ", 1}, JINJA_LEFT | JINJA_RIGHT, out) &&
+           (out->flags = s.flags, true);
 }
 
 static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -190,9 +210,9 @@ static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
     int64_t n;
     Str end;
     if (!jinja_bind(j, "truncate", call, "length killwords end leeway", 0, arg) ||
-        !jinja_to_str(j, v, &text) || !jinja_bound_int(j, arg[0], 255, &length) ||
+        !jinja_bound_int(j, arg[0], 255, &length) ||
         !jinja_bound_str(j, "truncate", arg[2], (Str){"...", 3}, &end) ||
-        !jinja_bound_int(j, arg[3], 5, &leeway) || !jinja_length(j, text, &n))
+        !jinja_bound_int(j, arg[3], 5, &leeway) || !jinja_length(j, v, &n))
         return false;
     const int64_t tail = (int64_t)utf8_count(end);
     if (length < tail)
@@ -201,9 +221,11 @@ static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
     if (leeway < 0)
         return jinja_fail(j, "AssertionError: expected leeway >= 0, got %" PRId64, leeway);
     if (n - leeway <= length) {
-        *out = text;
+        *out = v;
         return true;
     }
+    if (!want_text(j, "truncate", v, &text))
+        return false;
     Str cut = jinja_substr(jinja_text(text), 0, length - tail);
     if (!jinja_truth(arg[1])) { /* back to the last blank */
         size_t at = cut.len;
@@ -212,7 +234,10 @@ static bool f_truncate(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
         if (at > 0)
             cut.len = at - 1;
     }
-    return jinja_join_str(j, cut, end, out);
+    if (!jinja_join_str(j, cut, end, out))
+        return false;
+    out->flags = text.flags;
+    return true;
 }
 
 static bool f_wordcount(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { WIDTH_MAX = 1000 };
 
@@ -13,8 +14,9 @@ enum { WIDTH_MAX = 1000 };
 typedef struct Spec {
     Str fill;
     char align; /* '<' '>' '^' '=', 0: by type */
-    char sign;  /* '+' ' ' or 0 */
+    char sign;  /* '+' '-' ' ' or 0 */
     bool alt;
+    bool zero;            /* a 0 before the width, and no alignment */
     char group;           /* ',' or '_' between thousands, 0: none */
     int width, precision; /* -1: not given */
     char type;            /* 0: none */
@@ -55,22 +57,25 @@ static bool parse_spec(Jinja *j, Str s, Spec *spec)
     } else if (p < end && is_align(*p)) {
         spec->align = *p++;
     }
-    if (p < end && (*p == '+' || *p == '-' || *p == ' ')) {
-        spec->sign = *p == '-' ? '\0' : *p;
-        p++;
-    }
+    if (p < end && (*p == '+' || *p == '-' || *p == ' '))
+        spec->sign = *p++;
     if (p < end && *p == '#') {
         spec->alt = true;
         p++;
     }
-    if (p < end && *p == '0' && !spec->align) {
-        spec->fill = (Str){"0", 1};
-        spec->align = '=';
+    if (p < end && *p == '0') { /* the width may begin with it even so */
+        if (!spec->align && spec->fill.ptr[0] == ' ')
+            spec->fill = (Str){"0", 1};
+        spec->zero = !spec->align;
     }
     spec->width = read_int(&p, end);
-    if (p < end && (*p == ',' || *p == '_')) {
+    if (p < end && (*p == ',' || *p == '_'))
         spec->group = *p++;
-    }
+    if (p < end && spec->group && (*p == ',' || *p == '_'))
+        return jinja_fail(j,
+                          *p == spec->group ? "ValueError: Cannot specify '%c' with '%c'."
+                                            : "ValueError: Cannot specify both ',' and '_'.",
+                          *p, *p);
     if (p < end && *p == '.') {
         p++;
         spec->precision = read_int(&p, end);
@@ -114,16 +119,41 @@ static void pad_out(StrBuf *b, const Spec *s, Str head, Str body, bool number)
         strbuf_add(b, s->fill.ptr, s->fill.len);
 }
 
-static void add_groups(Str digits, char mark, StrBuf *out)
+static const char *sign_of(const Spec *s, bool negative)
+{
+    return negative ? "-" : s->sign == '+' ? "+" : s->sign == ' ' ? " " : "";
+}
+
+static bool is_xdigit(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/* Digits with a mark between groups of `each`; zeros before them are grouped too, up to `width`
+ * characters of all. */
+static void add_groups(Str digits, char mark, size_t each, size_t width, StrBuf *out)
 {
     size_t whole = 0;
-    while (whole < digits.len && digits.ptr[whole] >= '0' && digits.ptr[whole] <= '9')
+    while (whole < digits.len && (each == 4 ? is_xdigit(digits.ptr[whole])
+                                            : digits.ptr[whole] >= '0' && digits.ptr[whole] <= '9'))
         whole++;
-    for (size_t i = 0; i < digits.len; i++) {
-        if (i > 0 && i < whole && (whole - i) % 3 == 0)
+    const size_t rest = digits.len - whole;
+    size_t zeros = 0;
+    while (whole > 0 && whole + zeros + (whole + zeros - 1) / each + rest < width)
+        zeros++;
+    for (size_t i = 0; i < whole + zeros; i++) {
+        if (i > 0 && (whole + zeros - i) % each == 0)
             strbuf_add(out, &mark, 1);
-        strbuf_add(out, digits.ptr + i, 1);
+        strbuf_add(out, i < zeros ? "0" : digits.ptr + (i - zeros), 1);
     }
+    strbuf_add(out, digits.ptr + whole, rest);
+}
+
+/* How much of the width zeros fill, once what stands before the digits is taken off. */
+static size_t zero_width(const Spec *s, size_t head)
+{
+    const bool zeros = s->align == '=' && str_is(s->fill, "0");
+    return zeros && s->width > 0 && (size_t)s->width > head ? (size_t)s->width - head : 0;
 }
 
 static bool format_int(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
@@ -153,16 +183,11 @@ static bool format_int(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
         return true;
     }
     const Str digits = to_base(mag, base, s->type == 'X', buf);
-    snprintf(head, sizeof head, "%s%s",
-             i < 0            ? "-"
-             : s->sign == '+' ? "+"
-             : s->sign        ? " "
-                              : "",
-             prefix);
+    snprintf(head, sizeof head, "%s%s", sign_of(s, i < 0), prefix);
     StrBuf grouped;
-    strbuf_init(&grouped, 256);
+    strbuf_init(&grouped, 4096);
     if (s->group)
-        add_groups(digits, s->group, &grouped);
+        add_groups(digits, s->group, base == 10 ? 3 : 4, zero_width(s, strlen(head)), &grouped);
     StrBuf zeros; /* "%.3d": at least three digits */
     strbuf_init(&zeros, WIDTH_MAX + 128);
     for (int k = (int)digits.len; k < s->precision; k++)
@@ -176,6 +201,27 @@ static bool format_int(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
     return true;
 }
 
+/* No type, but a precision: as 'g', with a digit behind the point at least, and the other notation
+ * one digit earlier. */
+static void float_general(double mag, int precision, char *text, size_t size)
+{
+    char e[1400];
+    precision = precision > 0 ? precision : 1;
+    snprintf(e, sizeof e, "%.*e", precision - 1, mag);
+    const char *at = strchr(e, 'e');
+    const long exp = at ? strtol(at + 1, NULL, 10) : 0;
+    snprintf(text, size, "%.*g", precision, mag);
+    if (exp >= -4 && exp < precision - 1) {
+        if (!strchr(text, '.'))
+            snprintf(text, size, "%.1f", mag);
+    } else if (exp == precision - 1) { /* 'g' would still write it out */
+        size_t n = at ? (size_t)(at - e) : 0;
+        while (n > 1 && (e[n - 1] == '0' || e[n - 1] == '.') && memchr(e, '.', n))
+            n--;
+        snprintf(text, size, "%.*s%s", (int)n, e, at ? at : "");
+    }
+}
+
 static bool format_float(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
 {
     if (v.type == JINJA_UNDEFINED)
@@ -186,27 +232,37 @@ static bool format_float(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
     char text[1400]; /* 309 digits, a point and up to WIDTH_MAX decimals */
     const double mag = fabs(f);
     const int precision = s->precision < 0 ? 6 : s->precision;
-    const char *tail = "";
-    if (s->type == '\0' && s->precision < 0) {
+    const bool upper = s->type == 'E' || s->type == 'F' || s->type == 'G';
+    const bool finite = isfinite(f);
+    if (!finite) {
+        snprintf(text, sizeof text, "%s",
+                 isnan(f) ? (upper ? "NAN" : "nan")
+                 : upper  ? "INF"
+                          : "inf");
+    } else if (s->type == '\0' && s->precision < 0) {
         jinja_float_text(mag, text);
+    } else if (s->type == '\0') {
+        float_general(mag, precision, text, sizeof text);
     } else if (s->type == 'e' || s->type == 'E') {
-        snprintf(text, sizeof text, s->type == 'e' ? "%.*e" : "%.*E", precision, mag);
-    } else if (s->type == 'g' || s->type == 'G' || s->type == '\0') {
-        snprintf(text, sizeof text, s->type == 'G' ? "%.*G" : "%.*g", precision, mag);
-    } else if (s->type == '%') {
-        snprintf(text, sizeof text, "%.*f", precision, mag * 100);
-        tail = "%";
+        snprintf(text, sizeof text, s->type == 'e' ? (s->alt ? "%#.*e" : "%.*e") : "%.*E",
+                 precision, mag);
+    } else if (s->type == 'g' || s->type == 'G') {
+        snprintf(text, sizeof text,
+                 s->type == 'G' ? (s->alt ? "%#.*G" : "%.*G") : (s->alt ? "%#.*g" : "%.*g"),
+                 precision, mag);
     } else {
-        snprintf(text, sizeof text, "%.*f", precision, mag);
+        snprintf(text, sizeof text, s->alt ? "%#.*f" : "%.*f", precision,
+                 s->type == '%' ? mag * 100 : mag);
     }
+    const char *tail = s->type == '%' ? "%" : "";
+    const char *head = sign_of(s, signbit(f) && !isnan(f));
     StrBuf body;
-    strbuf_init(&body, 4096);
-    if (s->group)
-        add_groups(str_from(text), s->group, &body);
+    strbuf_init(&body, 8192);
+    if (s->group && finite)
+        add_groups(str_from(text), s->group, 3, zero_width(s, strlen(head) + strlen(tail)), &body);
     else
         strbuf_add_cstr(&body, text);
     strbuf_add_cstr(&body, tail);
-    const char *head = signbit(f) ? "-" : s->sign == '+' ? "+" : s->sign ? " " : "";
     pad_out(b, s, str_from(head), strbuf_str(&body), true);
     b->failed = b->failed || body.failed;
     strbuf_free(&body);
@@ -225,27 +281,59 @@ static bool format_str(Jinja *j, StrBuf *b, const Spec *s, JinjaValue v)
     return true;
 }
 
+static bool format_text(Jinja *j, StrBuf *b, Spec *s, JinjaValue v)
+{
+    if (s->type && s->type != 's')
+        return bad_spec(j, s->type, v);
+    if (s->sign)
+        return jinja_fail(j, "ValueError: Sign not allowed in string format specifier");
+    if (s->alt)
+        return jinja_fail(j,
+                          "ValueError: Alternate form (#) not allowed in string format specifier");
+    if (s->group)
+        return jinja_fail(j, "ValueError: Cannot specify '%c' with 's'.", s->group);
+    if (s->align == '=')
+        return jinja_fail(j, "ValueError: '=' alignment not allowed in string format specifier");
+    return format_str(j, b, s, v);
+}
+
+static bool format_number(Jinja *j, StrBuf *b, Spec *s, JinjaValue v)
+{
+    const bool whole = v.type != JINJA_FLOAT;
+    if (s->zero)
+        s->align = '=';
+    if (s->type == 'n' && s->group)
+        return jinja_fail(j, "ValueError: Cannot specify '%c' with 'n'.", s->group);
+    if (s->type == 'n') /* the C locale's grouping is none */
+        s->type = whole ? 'd' : 'g';
+    if (s->group && s->type && strchr(s->group == ',' ? "cbxXo" : "c", s->type))
+        return jinja_fail(j, "ValueError: Cannot specify '%c' with '%c'.", s->group, s->type);
+    if (s->type && strchr("eEfFgG%", s->type))
+        return format_float(j, b, s, v);
+    if (!whole)
+        return s->type ? bad_spec(j, s->type, v) : format_float(j, b, s, v);
+    if (s->type && !strchr("dxXobc", s->type))
+        return bad_spec(j, s->type, v);
+    if (s->precision >= 0)
+        return jinja_fail(j, "ValueError: Precision not allowed in integer format specifier");
+    if (s->type == 'c' && (s->sign || s->alt))
+        return jinja_fail(j, "ValueError: Sign or alternate form not allowed with 'c'");
+    return format_int(j, b, s, v);
+}
+
 static bool format_value(Jinja *j, StrBuf *b, Str text, JinjaValue v)
 {
     Spec s;
+    if (text.len == 0) {
+        JinjaValue plain = {0};
+        return jinja_to_str(j, v, &plain) && strbuf_add(b, plain.u.s, plain.len);
+    }
+    if (v.type != JINJA_STR && !jinja_is_number(v))
+        return jinja_fail(j, "TypeError: unsupported format string passed to %s.__format__",
+                          jinja_type_name(v));
     if (!parse_spec(j, text, &s))
         return false;
-    if (v.type == JINJA_UNDEFINED && text.len > 0)
-        return jinja_undefined_fail(j, v);
-    const bool whole = v.type == JINJA_INT || v.type == JINJA_BOOL;
-    if (s.type == 'n') /* the C locale's grouping is none */
-        s.type = whole ? 'd' : 'g';
-    if (s.type && strchr("dxXobc", s.type))
-        return whole ? format_int(j, b, &s, v) : bad_spec(j, s.type, v);
-    if (s.type && strchr("eEfFgG%", s.type))
-        return jinja_is_number(v) ? format_float(j, b, &s, v) : bad_spec(j, s.type, v);
-    if (s.type && (s.type != 's' || jinja_is_number(v)))
-        return bad_spec(j, s.type, v);
-    if (v.type == JINJA_INT && !s.type)
-        return format_int(j, b, &s, v);
-    if (v.type == JINJA_FLOAT && !s.type)
-        return format_float(j, b, &s, v);
-    return format_str(j, b, &s, v);
+    return v.type == JINJA_STR ? format_text(j, b, &s, v) : format_number(j, b, &s, v);
 }
 
 /* ---- "%s" % x ---- */

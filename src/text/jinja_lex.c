@@ -127,7 +127,8 @@ static const char *after_tag(const Lex *l, const char *p, char sign, bool trim)
 
 static bool comment(Lex *l)
 {
-    const char *p = l->p + 2;
+    const char *const from = l->p + 2 + (l->end - l->p > 2 && strchr("-+", l->p[2]) && l->p[2]);
+    const char *p = from;
     while ((p = memchr(p, '#', (size_t)(l->end - p)))) {
         if (l->end - p > 1 && p[1] == '}')
             break;
@@ -135,7 +136,7 @@ static bool comment(Lex *l)
     }
     if (!p)
         return fail(l, "a comment does not end");
-    const char sign = p > l->p + 2 && (p[-1] == '-' || p[-1] == '+') ? p[-1] : '\0';
+    const char sign = p > from && (p[-1] == '-' || p[-1] == '+') ? p[-1] : '\0';
     advance(l, after_tag(l, p + 2, sign, true));
     return true;
 }
@@ -164,6 +165,8 @@ static bool raw(Lex *l, bool *done)
     char before;
     char after;
     const char *p = word_tag(l, l->p, "raw", &before, &after);
+    if (after == '+') /* no such end of this tag */
+        p = NULL;
     *done = p != NULL;
     if (!p)
         return true;
@@ -219,17 +222,18 @@ static bool number(Lex *l)
 {
     const char *p = l->p;
     bool is_float = false;
+    const bool index = p > l->start && p[-1] == '.'; /* a.0.1: two indices, no float */
     if (*p == '0' && l->end - p > 1 && strchr("xXbBoO", p[1]) && p[1]) {
         p += 2;
         while (p < l->end && is_name_byte(*p))
             p++;
     } else {
         p = digits(l, p);
-        if (l->end - p > 1 && *p == '.' && is_digit(p[1])) {
+        if (!index && l->end - p > 1 && *p == '.' && is_digit(p[1])) {
             p = digits(l, p + 1);
             is_float = true;
         }
-        if (l->end - p > 1 && (*p == 'e' || *p == 'E')) {
+        if (!index && l->end - p > 1 && (*p == 'e' || *p == 'E')) {
             const char *q = p + 1;
             if (*q == '+' || *q == '-')
                 q++;

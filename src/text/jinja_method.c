@@ -3,6 +3,7 @@
 #include "text/jinja_format.h"
 #include "text/utf8.h"
 
+#include <math.h>
 #include <utf8proc.h>
 
 /* ---- attributes and items ---- */
@@ -14,7 +15,10 @@ static const char *const str_methods[] = {
     "isupper",      "join",         "ljust",   "lower",     "lstrip",     "partition",
     "removeprefix", "removesuffix", "replace", "rfind",     "rindex",     "rjust",
     "rpartition",   "rsplit",       "rstrip",  "split",     "splitlines", "startswith",
-    "strip",        "swapcase",     "title",   "upper",     "zfill",      NULL};
+    "strip",        "swapcase",     "title",   "upper",     "zfill",      "format_map",
+    "isidentifier", "isprintable",  NULL};
+static const char *const int_methods[] = {"bit_count", "bit_length", "conjugate", NULL};
+static const char *const float_methods[] = {"conjugate", "is_integer", NULL};
 static const char *const list_methods[] = {"copy", "count", "index", NULL};
 static const char *const tuple_methods[] = {"count", "index", NULL};
 static const char *const dict_methods[] = {"copy", "get", "items", "keys", "values", NULL};
@@ -42,8 +46,12 @@ static bool find_method(Jinja *j, JinjaValue obj, Str name, bool *found, JinjaVa
     } else if (obj.type == JINJA_LIST) {
         safe = list_methods;
         unsafe = list_unsafe;
-    } else if (obj.type == JINJA_TUPLE) {
+    } else if (obj.type == JINJA_TUPLE || obj.type == JINJA_RANGE) {
         safe = tuple_methods;
+    } else if (obj.type == JINJA_INT || obj.type == JINJA_BOOL) {
+        safe = int_methods;
+    } else if (obj.type == JINJA_FLOAT) {
+        safe = float_methods;
     } else if (obj.type == JINJA_DICT) {
         safe = dict_methods;
         unsafe = dict_unsafe;
@@ -62,6 +70,33 @@ static bool find_method(Jinja *j, JinjaValue obj, Str name, bool *found, JinjaVa
     *m = (JinjaMethod){obj, name};
     *found = true;
     *out = (JinjaValue){.type = JINJA_METHOD, .u.method = m};
+    return true;
+}
+
+/* start, stop and step of a range. */
+static bool range_attr(JinjaValue range, Str name, JinjaValue *out)
+{
+    static const char *const names[] = {"start", "stop", "step"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (str_is(name, names[i])) {
+            *out = range.u.list->at[range.u.list->n + (int64_t)i];
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool number_attr(JinjaValue v, Str name, JinjaValue *out)
+{
+    const bool whole = v.type != JINJA_FLOAT;
+    if (str_is(name, "imag"))
+        *out = whole ? jinja_int(0) : jinja_float(0.0);
+    else if (whole && str_is(name, "denominator"))
+        *out = jinja_int(1);
+    else if (str_is(name, "real") || (whole && str_is(name, "numerator")))
+        *out = v.type == JINJA_BOOL ? jinja_int(v.u.b) : v;
+    else
+        return false;
     return true;
 }
 
@@ -84,7 +119,12 @@ static bool own_attr(Jinja *j, JinjaValue obj, Str name, bool *found, JinjaValue
             return true;
         }
     }
-    if (obj.type == JINJA_LOOP || obj.type == JINJA_MACRO) {
+    if ((obj.type == JINJA_RANGE && range_attr(obj, name, out)) ||
+        (jinja_is_number(obj) && number_attr(obj, name, out))) {
+        *found = true;
+        return true;
+    }
+    if (obj.type == JINJA_LOOP || obj.type == JINJA_MACRO || obj.type == JINJA_CYCLER) {
         if (!jinja_eval_attr(j, obj, name, out))
             return false;
         *found = out->type != JINJA_MISSING;
@@ -127,7 +167,8 @@ bool jinja_item(Jinja *j, JinjaValue obj, JinjaValue key, JinjaValue *out)
         }
     }
     const bool whole = key.type == JINJA_INT || key.type == JINJA_BOOL;
-    if (whole && (obj.type == JINJA_LIST || obj.type == JINJA_TUPLE || obj.type == JINJA_STR)) {
+    if (whole && (obj.type == JINJA_LIST || obj.type == JINJA_TUPLE || obj.type == JINJA_RANGE ||
+                  obj.type == JINJA_STR)) {
         int64_t i = key.type == JINJA_BOOL ? key.u.b : key.u.i;
         int64_t n;
         if (!jinja_length(j, obj, &n))
@@ -138,6 +179,7 @@ bool jinja_item(Jinja *j, JinjaValue obj, JinjaValue key, JinjaValue *out)
             if (obj.type == JINJA_STR) {
                 const Str c = jinja_substr(jinja_text(obj), i, i + 1);
                 *out = jinja_str(c.ptr, c.len);
+                out->flags = obj.flags;
                 return jinja_step(j, obj.len / 16);
             }
             *out = obj.u.list->at[i];
@@ -163,7 +205,8 @@ bool jinja_slice(Jinja *j, JinjaValue obj, const JinjaValue part[3], JinjaValue 
 {
     if (obj.type == JINJA_UNDEFINED)
         return jinja_undefined_fail(j, obj);
-    if (obj.type != JINJA_LIST && obj.type != JINJA_TUPLE && obj.type != JINJA_STR)
+    if (obj.type != JINJA_LIST && obj.type != JINJA_TUPLE && obj.type != JINJA_RANGE &&
+        obj.type != JINJA_STR)
         return jinja_fail(j, "TypeError: '%s' object is not subscriptable", jinja_type_name(obj));
     int64_t n;
     int64_t step = 1;
@@ -188,7 +231,13 @@ bool jinja_slice(Jinja *j, JinjaValue obj, const JinjaValue part[3], JinjaValue 
     if (obj.type == JINJA_STR && step == 1) {
         const Str s = jinja_substr(jinja_text(obj), from, to > from ? to : from);
         *out = jinja_str(s.ptr, s.len);
+        out->flags = obj.flags;
         return jinja_step(j, obj.len / 16);
+    }
+    if (obj.type == JINJA_RANGE) {
+        const JinjaValue *of = obj.u.list->at + n;
+        return jinja_range_new(j, of[0].u.i + from * of[2].u.i, of[0].u.i + to * of[2].u.i,
+                               of[2].u.i * step, out);
     }
     JinjaList *items;
     JinjaValue list = {0};
@@ -212,7 +261,10 @@ bool jinja_slice(Jinja *j, JinjaValue obj, const JinjaValue part[3], JinjaValue 
     jinja_buf(j, &b);
     for (int64_t i = 0; i < list.u.list->n; i++)
         strbuf_add(&b, list.u.list->at[i].u.s, list.u.list->at[i].len);
-    return jinja_take_buf(j, &b, out);
+    if (!jinja_take_buf(j, &b, out))
+        return false;
+    out->flags = obj.flags;
+    return true;
 }
 
 /* ---- methods of str ---- */
@@ -222,6 +274,27 @@ static bool want_str(Jinja *j, const char *what, JinjaValue v, Str *out)
     return jinja_bound_str(j, what, v, (Str){NULL, 0}, out);
 }
 
+/* s[start:end] by code points; *from: where it starts. *inside false: the start is past the end,
+ * and then nothing is found there, not even an empty string. */
+static bool cut_ends(Jinja *j, Str s, JinjaValue start, JinjaValue end, Str *cut, int64_t *from,
+                     bool *inside)
+{
+    *cut = s;
+    *from = 0;
+    *inside = true;
+    if (start.type == JINJA_MISSING && end.type == JINJA_MISSING)
+        return true;
+    const int64_t n = (int64_t)utf8_count(s);
+    int64_t to = n;
+    if (!jinja_bound_int(j, start, 0, from) || !jinja_bound_int(j, end, n, &to))
+        return false;
+    *from = *from < 0 ? (*from + n < 0 ? 0 : *from + n) : *from;
+    to = to < 0 ? (to + n < 0 ? 0 : to + n) : to > n ? n : to;
+    *inside = *from <= to;
+    *cut = jinja_substr(s, *from, to > *from ? to : *from);
+    return jinja_step(j, (int64_t)(s.len / 16));
+}
+
 /* startswith, endswith: a string or a tuple of them, with optional start and end. */
 static bool affix(Jinja *j, Str s, bool at_end, const JinjaCall *call, JinjaValue *out)
 {
@@ -229,15 +302,10 @@ static bool affix(Jinja *j, Str s, bool at_end, const JinjaCall *call, JinjaValu
     JinjaValue arg[JINJA_PARAMS_MAX];
     if (!jinja_bind(j, what, call, "prefix start end", 1, arg))
         return false;
-    if (arg[1].type != JINJA_MISSING || arg[2].type != JINJA_MISSING) {
-        const JinjaValue part[3] = {arg[1].type == JINJA_MISSING ? jinja_none() : arg[1],
-                                    arg[2].type == JINJA_MISSING ? jinja_none() : arg[2],
-                                    jinja_none()};
-        JinjaValue cut = {0};
-        if (!jinja_slice(j, jinja_str(s.ptr, s.len), part, &cut))
-            return false;
-        s = jinja_text(cut);
-    }
+    int64_t from;
+    bool inside;
+    if (!cut_ends(j, s, arg[1], arg[2], &s, &from, &inside))
+        return false;
     const JinjaValue *at = &arg[0];
     int64_t n = 1;
     if (arg[0].type == JINJA_TUPLE) {
@@ -252,7 +320,7 @@ static bool affix(Jinja *j, Str s, bool at_end, const JinjaCall *call, JinjaValu
             return jinja_fail(j, "TypeError: %s first arg must be str or a tuple of str, not %s",
                               what, jinja_type_name(at[i]));
         const Str a = jinja_text(at[i]);
-        yes = a.len <= s.len &&
+        yes = inside && a.len <= s.len &&
               (a.len == 0 || memcmp(at_end ? s.ptr + s.len - a.len : s.ptr, a.ptr, a.len) == 0);
         if (!jinja_step(j, (int64_t)(a.len / 16) + 1))
             return false;
@@ -334,7 +402,8 @@ typedef enum CharClass {
     CLASS_ASCII,
     CLASS_DECIMAL,
     CLASS_NUMERIC,
-    CLASS_SPACE
+    CLASS_SPACE,
+    CLASS_PRINTABLE,
 } CharClass;
 
 static bool in_class(uint32_t cp, CharClass class)
@@ -357,6 +426,8 @@ static bool in_class(uint32_t cp, CharClass class)
         return number;
     case CLASS_SPACE:
         return jinja_is_space(cp);
+    case CLASS_PRINTABLE:
+        return jinja_is_printable(cp);
     }
     return false;
 }
@@ -370,7 +441,7 @@ static bool all_in(Str s, CharClass class)
             return false;
         i += n > 0 ? (size_t)n : 1;
     }
-    return s.len > 0 || class == CLASS_ASCII;
+    return s.len > 0 || class == CLASS_ASCII || class == CLASS_PRINTABLE;
 }
 
 /* islower, isupper, istitle. */
@@ -423,11 +494,21 @@ static bool zfill(Jinja *j, Str s, const JinjaCall *call, JinjaValue *out)
     return jinja_join_str(j, (Str){s.ptr, 1}, jinja_text(padded), out);
 }
 
-static bool count_of(Jinja *j, Str s, Str what, JinjaValue *out)
+static bool count_of(Jinja *j, Str s, const JinjaCall *call, JinjaValue *out)
 {
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    Str what;
     int64_t n = 0;
-    if (!what.ptr || what.len == 0) {
-        n = (int64_t)utf8_count(s) + 1;
+    int64_t from;
+    bool inside;
+    if (!jinja_bind(j, "count()", call, "sub start end", 1, arg) ||
+        !want_str(j, "count()", arg[0], &what) ||
+        !cut_ends(j, s, arg[1], arg[2], &s, &from, &inside))
+        return false;
+    if (!what.ptr)
+        return jinja_fail(j, "TypeError: must be str, not NoneType");
+    if (what.len == 0) {
+        n = inside ? (int64_t)utf8_count(s) + 1 : 0;
     } else {
         const char *at;
         while ((at = memmem(s.ptr, s.len, what.ptr, what.len))) {
@@ -470,13 +551,18 @@ static bool str_search(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
     JinjaValue arg[JINJA_PARAMS_MAX];
     Str what;
     int64_t at;
+    int64_t from;
+    bool inside;
     const bool last = str_starts(name, "r");
-    if (!jinja_bind(j, "find()", call, "sub", 1, arg) || !want_str(j, "find()", arg[0], &what))
+    if (!jinja_bind(j, "find()", call, "sub start end", 1, arg) ||
+        !want_str(j, "find()", arg[0], &what) ||
+        !cut_ends(j, s, arg[1], arg[2], &s, &from, &inside))
         return false;
     if (!what.ptr)
         return jinja_fail(j, "TypeError: must be str, not NoneType");
     if (!jinja_find(j, s, what, last, &at))
         return false;
+    at = at < 0 || !inside ? -1 : at + from;
     if (at < 0 && str_ends(name, "index"))
         return jinja_fail(j, "ValueError: substring not found");
     *out = jinja_int(at);
@@ -538,6 +624,26 @@ static bool remove_affix(Jinja *j, Str s, bool suffix, const JinjaCall *call, Ji
     return true;
 }
 
+static bool format_map(Jinja *j, Str s, const JinjaCall *call, JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    if (!jinja_bind(j, "format_map()", call, "mapping", 1, arg))
+        return false;
+    if (arg[0].type != JINJA_DICT)
+        return jinja_fail(j, "TypeError: format_map() takes a mapping, not %s",
+                          jinja_type_name(arg[0]));
+    const JinjaDict *d = arg[0].u.dict;
+    JinjaKw *kw = jinja_take(j, (size_t)d->n + 1, sizeof *kw);
+    JinjaCall fields = {.kw = kw};
+    if (!kw)
+        return false;
+    for (int64_t i = 0; i < d->n; i++) {
+        if (d->at[i].key.type == JINJA_STR)
+            kw[fields.n_kw++] = (JinjaKw){jinja_text(d->at[i].key), d->at[i].value};
+    }
+    return jinja_step(j, d->n / 4) && jinja_format(j, s, &fields, out);
+}
+
 static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaValue *out)
 {
     static const struct {
@@ -552,9 +658,8 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
     } classes[] = {{"isalnum", CLASS_ALNUM}, {"isalpha", CLASS_ALPHA},
                    {"isascii", CLASS_ASCII}, {"isdecimal", CLASS_DECIMAL},
                    {"isdigit", CLASS_DIGIT}, {"isnumeric", CLASS_NUMERIC},
-                   {"isspace", CLASS_SPACE}};
+                   {"isspace", CLASS_SPACE}, {"isprintable", CLASS_PRINTABLE}};
     JinjaValue arg[JINJA_PARAMS_MAX];
-    Str a;
     if (str_is(name, "split") || str_is(name, "rsplit"))
         return split(j, s, name.ptr[0] == 'r', call, out);
     if (str_ends(name, "strip"))
@@ -567,6 +672,8 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
         return join(j, s, call, out);
     if (str_is(name, "format"))
         return jinja_format(j, s, call, out);
+    if (str_is(name, "format_map"))
+        return format_map(j, s, call, out);
     if (str_is(name, "find") || str_is(name, "rfind") || str_is(name, "index") ||
         str_is(name, "rindex"))
         return str_search(j, s, name, call, out);
@@ -585,8 +692,7 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
     if (str_is(name, "expandtabs"))
         return expandtabs(j, s, call, out);
     if (str_is(name, "count"))
-        return jinja_bind(j, "count()", call, "sub", 1, arg) &&
-               want_str(j, "count()", arg[0], &a) && count_of(j, s, a, out);
+        return count_of(j, s, call, out);
     if (str_is(name, "splitlines"))
         return jinja_bind(j, "splitlines()", call, "keepends", 0, arg) &&
                jinja_splitlines(j, s, jinja_truth(arg[0]), out);
@@ -601,6 +707,8 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
         if (str_is(name, classes[i].name))
             *out = jinja_bool(all_in(s, classes[i].class));
     }
+    if (str_is(name, "isidentifier"))
+        *out = jinja_bool(jinja_is_identifier(s));
     if (str_is(name, "islower") || str_is(name, "isupper") || str_is(name, "istitle"))
         *out = jinja_bool(cased(s, name.ptr[2]));
     return jinja_step(j, (int64_t)(s.len / 4));
@@ -639,14 +747,20 @@ static bool dict_method(Jinja *j, JinjaValue self, Str name, const JinjaCall *ca
     }
     if (!jinja_bind(j, "this method", call, "", 0, arg))
         return false;
-    if (str_is(name, "items"))
-        return jinja_items(j, d, out);
+    if (str_is(name, "items")) {
+        if (!jinja_items(j, d, out))
+            return false;
+        out->type = JINJA_VIEW;
+        out->flags = JINJA_ITEMS;
+        return true;
+    }
     if (str_is(name, "copy")) {
         *out = self; /* nothing can change it */
         return true;
     }
-    if (!jinja_list_new(j, JINJA_LIST, d->n, out) || !jinja_step(j, d->n / 4))
+    if (!jinja_list_new(j, JINJA_VIEW, d->n, out) || !jinja_step(j, d->n / 4))
         return false;
+    out->flags = str_is(name, "keys") ? JINJA_KEYS : JINJA_VALUES;
     for (int64_t i = 0; i < d->n; i++) {
         if (!jinja_list_push(j, out->u.list, str_is(name, "keys") ? d->at[i].key : d->at[i].value))
             return false;
@@ -661,30 +775,74 @@ static bool list_method(Jinja *j, JinjaValue self, Str name, const JinjaCall *ca
         *out = self;
         return jinja_bind(j, "copy()", call, "", 0, arg);
     }
-    if (!jinja_bind(j, "count()", call, "value", 1, arg))
+    const bool index = str_is(name, "index");
+    const int64_t len = self.u.list->n;
+    int64_t from;
+    int64_t to;
+    if (!jinja_bind(j, "count()", call,
+                    index && self.type != JINJA_RANGE ? "value start stop" : "value", 1, arg) ||
+        !jinja_bound_int(j, arg[1], 0, &from) || !jinja_bound_int(j, arg[2], len, &to))
         return false;
+    from = from < 0 ? (from + len < 0 ? 0 : from + len) : from;
+    to = to < 0 ? to + len : i64_min(to, len);
     int64_t n = 0;
-    for (int64_t i = 0; i < self.u.list->n; i++) {
+    for (int64_t i = from; i < to; i++) {
         bool same;
         if (!jinja_step(j, 1) || !jinja_equal(j, self.u.list->at[i], arg[0], &same))
             return false;
-        if (same && str_is(name, "index")) {
+        if (same && index) {
             *out = jinja_int(i);
             return true;
         }
         n += same;
     }
-    if (str_is(name, "index"))
+    if (index)
         return jinja_fail(j, "ValueError: the value is not in the list");
     *out = jinja_int(n);
     return true;
 }
 
+static bool number_method(Jinja *j, JinjaValue self, Str name, const JinjaCall *call,
+                          JinjaValue *out)
+{
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    if (!jinja_bind(j, "this method", call, "", 0, arg))
+        return false;
+    if (str_is(name, "conjugate"))
+        return number_attr(self, str_from("real"), out);
+    if (self.type == JINJA_FLOAT) {
+        *out = jinja_bool(isfinite(self.u.f) && floor(self.u.f) == self.u.f);
+        return true;
+    }
+    const int64_t i = self.type == JINJA_BOOL ? self.u.b : self.u.i;
+    const uint64_t mag = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
+    if (str_is(name, "bit_count"))
+        *out = jinja_int(__builtin_popcountll(mag));
+    else
+        *out = jinja_int(mag ? 64 - __builtin_clzll(mag) : 0);
+    return true;
+}
+
+static void mark_safe(JinjaValue *v)
+{
+    if (v->type == JINJA_STR)
+        v->flags |= JINJA_SAFE;
+    for (int64_t i = 0; (v->type == JINJA_LIST || v->type == JINJA_TUPLE) && i < v->u.list->n; i++)
+        v->u.list->at[i].flags |= JINJA_SAFE;
+}
+
 bool jinja_method_call(Jinja *j, const JinjaMethod *m, const JinjaCall *call, JinjaValue *out)
 {
-    if (m->self.type == JINJA_STR)
-        return str_method(j, jinja_text(m->self), m->name, call, out);
+    if (m->self.type == JINJA_STR) {
+        if (!str_method(j, jinja_text(m->self), m->name, call, out))
+            return false;
+        if (m->self.flags & JINJA_SAFE) /* what comes of marked text is marked */
+            mark_safe(out);
+        return true;
+    }
     if (m->self.type == JINJA_DICT)
         return dict_method(j, m->self, m->name, call, out);
+    if (jinja_is_number(m->self))
+        return number_method(j, m->self, m->name, call, out);
     return list_method(j, m->self, m->name, call, out);
 }

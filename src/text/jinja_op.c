@@ -126,7 +126,11 @@ static bool float_op(Jinja *j, JinjaOp op, double a, double b, JinjaValue *out)
     case JO_POW:
         if (a == 0.0 && b < 0.0)
             return jinja_fail(j, "ZeroDivisionError: 0.0 cannot be raised to a negative power");
+        if (a < 0.0 && isfinite(b) && b != floor(b))
+            return jinja_fail(j, "complex numbers are not supported");
         r = pow(a, b);
+        if (isinf(r) && isfinite(a) && isfinite(b))
+            return jinja_fail(j, "OverflowError: (34, 'Numerical result out of range')");
         break;
     case JO_EQ:
     case JO_NE:

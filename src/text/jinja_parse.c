@@ -13,15 +13,24 @@
 
 enum { MACROS_MAX = 32 /* nested macros */ };
 
+/* A list of nodes that grows by doubling in the arena. */
+typedef struct NodeList {
+    JinjaNode **at;
+    int n, cap;
+} NodeList;
+
 typedef struct Parse {
     Arena *arena;
     const char *doc;
     const JinjaToken *tok;
     int depth;
-    int loops;                     /* for loops around */
+    int loops; /* for loops around */
+    bool soft; /* in an if: an unknown filter or test fails where it is met, else at once */
+    const JinjaNode *unknown;      /* the first of the latter; NULL: none */
     JinjaNode *macros[MACROS_MAX]; /* whose bodies are around */
     int n_macros;
-    Str *names; /* interned, open addressing, on the heap until the end */
+    NodeList blocks; /* for their names */
+    Str *names;      /* interned, open addressing, on the heap until the end */
     uint64_t names_mask, n_names;
     Error *err;
 } Parse;
@@ -149,12 +158,6 @@ static bool take_ident(Parse *p, Str *out, const char *what)
     p->tok++;
     return true;
 }
-
-/* A list of nodes that grows by doubling in the arena. */
-typedef struct NodeList {
-    JinjaNode **at;
-    int n, cap;
-} NodeList;
 
 static bool push(Parse *p, NodeList *l, JinjaNode *n)
 {
@@ -550,6 +553,12 @@ static bool parse_postfix(Parse *p, JinjaNode **io)
     }
 }
 
+static void note_unknown(Parse *p, const JinjaNode *n)
+{
+    if (n->id < 0 && !p->soft && !p->unknown)
+        p->unknown = n;
+}
+
 /* name and args of one filter; `a` is what it is applied to. */
 static bool parse_filter(Parse *p, JinjaNode *a, JinjaNode **out)
 {
@@ -566,6 +575,7 @@ static bool parse_filter(Parse *p, JinjaNode *a, JinjaNode **out)
             return false;
     }
     n->id = jinja_filter_id(n->name);
+    note_unknown(p, n);
     if (is_op(p, "(") && !parse_args(p, &n->args))
         return false;
     *out = n;
@@ -581,7 +591,14 @@ static bool parse_test(Parse *p, JinjaNode *a, JinjaNode **out)
     n->flag = take_name(p, "not");
     if (!take_ident(p, &n->name, "wanted a test's name"))
         return false;
+    while (take_op(p, ".")) { /* dotted names exist, none of them here */
+        if (!want(p, JT_NAME, "wanted a name after '.'"))
+            return false;
+        n->name =
+            (Str){n->name.ptr, (size_t)(p->tok[-1].text.ptr + p->tok[-1].text.len - n->name.ptr)};
+    }
     n->id = jinja_test_id(n->name);
+    note_unknown(p, n);
     const JinjaToken *t = p->tok;
     if (is_op(p, "(")) {
         if (!parse_args(p, &n->args))
@@ -845,6 +862,7 @@ static bool parse_or(Parse *p, JinjaNode **out)
 
 static bool parse_expr(Parse *p, JinjaNode **out)
 {
+    const JinjaNode *const unknown = p->unknown;
     if (!deeper(p) || !parse_or(p, out))
         return false;
     while (is_name(p, "if")) {
@@ -855,6 +873,7 @@ static bool parse_expr(Parse *p, JinjaNode **out)
         n->a = *out;
         if (!parse_or(p, &n->b) || (take_name(p, "else") && !parse_expr(p, &n->c)))
             return false;
+        p->unknown = unknown;
         *out = n;
     }
     p->depth--;
@@ -897,6 +916,12 @@ static bool parse_tuple(Parse *p, bool with_cond, bool explicit_parens, JinjaNod
 
 static bool parse_body(Parse *p, const char *const *ends, JinjaNode **out);
 
+static bool is_constant(Str name)
+{
+    return str_is(name, "true") || str_is(name, "false") || str_is(name, "none") ||
+           str_is(name, "True") || str_is(name, "False") || str_is(name, "None");
+}
+
 /* What may stand left of "=" or after "for": a name, ns.name (not in for), or a tuple of names. */
 static bool parse_target(Parse *p, bool with_attr, JinjaNode **out)
 {
@@ -913,6 +938,10 @@ static bool parse_target(Parse *p, bool with_attr, JinjaNode **out)
             item = node(p, JN_NAME);
             if (!item || !take_ident(p, &item->name, "wanted a variable's name"))
                 return false;
+            if (is_constant(item->name))
+                return fail(p, "a constant cannot be assigned to");
+            if (!with_attr && str_is(item->name, "loop"))
+                return fail(p, "a for loop cannot assign to \"loop\"");
             if (with_attr && is_op(p, ".")) {
                 JinjaNode *attr = node(p, JN_ATTR);
                 p->tok++;
@@ -952,6 +981,8 @@ static bool parse_if(Parse *p, JinjaNode *n)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
     NodeList items = {0};
+    const bool soft = p->soft;
+    p->soft = true;
     for (;;) {
         JinjaNode *cond;
         JinjaNode *body;
@@ -965,6 +996,7 @@ static bool parse_if(Parse *p, JinjaNode *n)
                 return false;
         }
         p->tok++; /* endif */
+        p->soft = soft;
         n->items = items.at;
         n->n_items = items.n;
         return end_tag(p);
@@ -985,6 +1017,8 @@ static bool parse_for(Parse *p, JinjaNode *n)
     n->flag = take_name(p, "recursive");
     if (!end_tag(p))
         return false;
+    const bool soft = p->soft;
+    p->soft = false;
     p->loops++;
     if (!parse_body(p, ends, &n->body))
         return false;
@@ -994,7 +1028,20 @@ static bool parse_for(Parse *p, JinjaNode *n)
             return false;
     }
     p->tok++; /* endfor */
+    p->soft = soft;
     return end_tag(p);
+}
+
+/* The body of a tag that has variables of its own, and its end. */
+static bool parse_scoped(Parse *p, const char *const *ends, JinjaNode **body)
+{
+    const bool soft = p->soft;
+    p->soft = false;
+    if (!end_tag(p) || !parse_body(p, ends, body))
+        return false;
+    p->soft = soft;
+    p->tok++; /* its end */
+    return true;
 }
 
 static bool parse_set(Parse *p, JinjaNode *n)
@@ -1009,10 +1056,7 @@ static bool parse_set(Parse *p, JinjaNode *n)
         if (!parse_filter(p, NULL, &n->b) || !parse_filter_expr(p, &n->b))
             return false;
     }
-    if (!end_tag(p) || !parse_body(p, ends, &n->body))
-        return false;
-    p->tok++; /* endset */
-    return end_tag(p);
+    return parse_scoped(p, ends, &n->body) && end_tag(p);
 }
 
 /* "(a, b=1)" of a macro or call block. */
@@ -1059,11 +1103,10 @@ static bool parse_macro_body(Parse *p, JinjaNode *n, const char *const *ends)
     const int loops = p->loops;
     p->macros[p->n_macros++] = n;
     p->loops = 0;
-    if (!end_tag(p) || !parse_body(p, ends, &n->body))
+    if (!parse_scoped(p, ends, &n->body))
         return false;
     p->loops = loops;
     p->n_macros--;
-    p->tok++; /* its end */
     return end_tag(p);
 }
 
@@ -1094,11 +1137,8 @@ static bool parse_call_block(Parse *p, JinjaNode *n)
 static bool parse_filter_block(Parse *p, JinjaNode *n)
 {
     static const char *const ends[] = {"endfilter", NULL};
-    if (!parse_filter(p, NULL, &n->a) || !parse_filter_expr(p, &n->a) || !end_tag(p) ||
-        !parse_body(p, ends, &n->body))
-        return false;
-    p->tok++;
-    return end_tag(p);
+    return parse_filter(p, NULL, &n->a) && parse_filter_expr(p, &n->a) &&
+           parse_scoped(p, ends, &n->body) && end_tag(p);
 }
 
 static bool parse_with(Parse *p, JinjaNode *n)
@@ -1117,19 +1157,112 @@ static bool parse_with(Parse *p, JinjaNode *n)
     }
     n->items = items.at;
     n->n_items = items.n;
-    if (!end_tag(p) || !parse_body(p, ends, &n->body))
+    return parse_scoped(p, ends, &n->body) && end_tag(p);
+}
+
+/* {% generation %} marks text for training masks; its body is rendered as that of a call block. */
+static bool parse_generation(Parse *p, JinjaNode *n)
+{
+    static const char *const ends[] = {"endgeneration", NULL};
+    const int loops = p->loops;
+    p->loops = 0;
+    if (!parse_scoped(p, ends, &n->body))
         return false;
-    p->tok++;
+    p->loops = loops;
     return end_tag(p);
 }
 
-/* {% generation %} marks text for training masks; the body is rendered as it is. */
-static bool parse_generation(Parse *p, JinjaNode **out)
+/* {% block name %}: rendered in place, since nothing can extend the template. */
+static bool parse_block(Parse *p, JinjaNode *n)
 {
-    static const char *const ends[] = {"endgeneration", NULL};
-    if (!end_tag(p) || !parse_body(p, ends, out))
+    static const char *const ends[] = {"endblock", NULL};
+    const int loops = p->loops;
+    if (!take_ident(p, &n->name, "wanted a block's name"))
         return false;
-    p->tok++;
+    for (int i = 0; i < p->blocks.n; i++) {
+        if (str_eq(p->blocks.at[i]->name, n->name))
+            return fail(p, "a second block of this name");
+    }
+    if (!push(p, &p->blocks, n))
+        return false;
+    n->flag = !take_name(p, "scoped");
+    if (is_name(p, "required"))
+        return fail(p, "a required block, and nothing can extend the template");
+    p->loops = 0;
+    if (!parse_scoped(p, ends, &n->body))
+        return false;
+    p->loops = loops;
+    if (p->tok->type == JT_NAME && !(str_eq(p->tok->text, n->name) && p->tok++))
+        return fail(p, "the end of another block");
+    return end_tag(p);
+}
+
+static bool parse_autoescape(Parse *p, JinjaNode *n)
+{
+    static const char *const ends[] = {"endautoescape", NULL};
+    return parse_expr(p, &n->a) && parse_scoped(p, ends, &n->body) && end_tag(p);
+}
+
+/* {% print a, b %} */
+static bool parse_print(Parse *p, JinjaNode *n)
+{
+    NodeList items = {0};
+    while (p->tok->type != JT_BLOCK_END) {
+        JinjaNode *item = node(p, JN_PRINT);
+        if ((items.n > 0 && !want_op(p, ",")) || !item || !parse_expr(p, &item->a) ||
+            !push(p, &items, item))
+            return false;
+    }
+    n->items = items.at;
+    n->n_items = items.n;
+    return end_tag(p);
+}
+
+/* "with context" and the like: passed over. */
+static void skip_words(Parse *p, const char *first, const char *second)
+{
+    if (is_name(p, first) && p->tok[1].type == JT_NAME && str_is(p->tok[1].text, second))
+        p->tok += 2;
+}
+
+static void skip_context(Parse *p)
+{
+    skip_words(p, "with", "context");
+    skip_words(p, "without", "context");
+}
+
+/* include, import, from and extends fail where they are met: there is nothing to load from. */
+static bool parse_load(Parse *p, JinjaNode *n)
+{
+    (void)n;
+    JinjaNode *from;
+    Str name;
+    const Str word = p->tok[-1].text;
+    if (!parse_expr(p, &from))
+        return false;
+    if (str_is(word, "include")) {
+        skip_words(p, "ignore", "missing");
+        skip_context(p);
+        return end_tag(p);
+    }
+    if (str_is(word, "import")) {
+        if (!take_name(p, "as"))
+            return fail(p, "wanted \"as\"");
+        if (!take_ident(p, &name, "wanted a variable's name"))
+            return false;
+        skip_context(p);
+        return end_tag(p);
+    }
+    if (str_is(word, "from")) {
+        if (!take_name(p, "import"))
+            return fail(p, "wanted \"import\"");
+        do {
+            if (!take_ident(p, &name, "wanted a name") ||
+                (take_name(p, "as") && !take_ident(p, &name, "wanted a name")))
+                return false;
+            skip_context(p);
+        } while (take_op(p, ",") && p->tok->type == JT_NAME);
+    }
     return end_tag(p);
 }
 
@@ -1149,14 +1282,18 @@ static bool parse_statement(Parse *p, JinjaNode **out)
         {"call", JN_CALL_BLOCK, parse_call_block},
         {"filter", JN_FILTER_BLOCK, parse_filter_block},
         {"with", JN_WITH, parse_with},
+        {"generation", JN_SCOPE, parse_generation},
+        {"block", JN_SCOPE, parse_block},
+        {"autoescape", JN_AUTOESCAPE, parse_autoescape},
+        {"print", JN_BLOCK, parse_print},
+        {"include", JN_REFUSE, parse_load},
+        {"import", JN_REFUSE, parse_load},
+        {"from", JN_REFUSE, parse_load},
+        {"extends", JN_REFUSE, parse_load},
     };
     const Str word = p->tok->text;
     if (p->tok->type != JT_NAME)
         return fail(p, "wanted a tag's name");
-    if (str_is(word, "generation")) {
-        p->tok++;
-        return parse_generation(p, out);
-    }
     if (str_is(word, "break") || str_is(word, "continue")) {
         if (p->loops == 0)
             return fail(p, "outside a loop");
@@ -1173,13 +1310,6 @@ static bool parse_statement(Parse *p, JinjaNode **out)
         p->tok++;
         return table[i].parse(p, *out);
     }
-    static const char *const known[] = {"block",      "extends", "include", "import", "from",
-                                        "autoescape", "do",      "trans",   "print",  "debug"};
-    for (size_t i = 0; i < COUNT_OF(known); i++) {
-        if (str_is(word, known[i]))
-            return err_set(p->err, ERR_UNSUPPORTED, "%s: line %d: the tag \"%s\" is not supported",
-                           p->doc, p->tok->line, known[i]);
-    }
     return fail(p, "an unknown tag");
 }
 
@@ -1192,7 +1322,7 @@ static bool parse_body(Parse *p, const char *const *ends, JinjaNode **out)
     if (!block || !deeper(p))
         return false;
     for (;;) {
-        JinjaNode *n;
+        JinjaNode *n = NULL;
         if (p->tok->type == JT_END) {
             if (ends)
                 return fail(p, "a block is not closed");
@@ -1242,6 +1372,11 @@ bool jinja_parse(Arena *a, const char *doc, Str source, JinjaNode **out, Error *
     if (ok) {
         Parse p = {.arena = a, .doc = doc, .tok = tok, .err = err};
         ok = parse_body(&p, NULL, out);
+        if (ok && p.unknown)
+            ok = err_set(err, ERR_FORMAT, "%s: line %d: No %s named '%.*s'.", doc, p.unknown->line,
+                         p.unknown->kind == JN_FILTER ? "filter" : "test",
+                         p.unknown->name.len < 60 ? (int)p.unknown->name.len : 60,
+                         p.unknown->name.ptr);
         mem_free(p.names);
     }
     arena_free(&tokens);

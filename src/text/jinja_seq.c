@@ -64,8 +64,18 @@ typedef struct Keyed {
     JinjaValue key, value;
 } Keyed;
 
+/* `listed`: as the keys compare inside a list, where equal ones are never asked for their order. */
+static bool key_less(Jinja *j, JinjaValue a, JinjaValue b, bool listed, bool *out)
+{
+    bool same = false;
+    *out = false;
+    if (listed && !jinja_equal(j, a, b, &same))
+        return false;
+    return same || jinja_less(j, a, b, "<", out);
+}
+
 /* Stable merge sort of at[0, n), with `tmp` as room. */
-static bool sort_keyed(Jinja *j, Keyed *at, Keyed *tmp, int64_t n, bool reverse)
+static bool sort_keyed(Jinja *j, Keyed *at, Keyed *tmp, int64_t n, bool reverse, bool listed)
 {
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t from = 0; from < n; from += 2 * width) {
@@ -76,8 +86,8 @@ static bool sort_keyed(Jinja *j, Keyed *at, Keyed *tmp, int64_t n, bool reverse)
             for (int64_t k = from; k < end; k++) {
                 bool take_b = a == mid;
                 if (a < mid && b < end) { /* the right one only when it is truly before */
-                    const bool ok = reverse ? jinja_less(j, at[a].key, at[b].key, "<", &take_b)
-                                            : jinja_less(j, at[b].key, at[a].key, "<", &take_b);
+                    const bool ok = reverse ? key_less(j, at[a].key, at[b].key, listed, &take_b)
+                                            : key_less(j, at[b].key, at[a].key, listed, &take_b);
                     if (!ok || !jinja_step(j, 1))
                         return false;
                 }
@@ -111,7 +121,7 @@ bool jinja_seq_sort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *o
     Keyed *at;
     if (!jinja_bind(j, "sort", call, "reverse case_sensitive attribute", 0, arg) ||
         !jinja_iterate(j, v, &items) || !keyed_of(j, items, arg[2], jinja_truth(arg[1]), &at) ||
-        !sort_keyed(j, at, at + items->n, items->n, jinja_truth(arg[0])) ||
+        !sort_keyed(j, at, at + items->n, items->n, jinja_truth(arg[0]), true) ||
         !jinja_list_new(j, JINJA_LIST, items->n, out))
         return false;
     for (int64_t i = 0; i < items->n; i++)
@@ -139,7 +149,7 @@ bool jinja_seq_dictsort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
     const JinjaValue index = jinja_int(str_is(by, "value"));
     if (!jinja_items(j, v.u.dict, &pairs) ||
         !keyed_of(j, pairs.u.list, index, jinja_truth(arg[0]), &at) ||
-        !sort_keyed(j, at, at + pairs.u.list->n, pairs.u.list->n, jinja_truth(arg[2])))
+        !sort_keyed(j, at, at + pairs.u.list->n, pairs.u.list->n, jinja_truth(arg[2]), false))
         return false;
     for (int64_t i = 0; i < pairs.u.list->n; i++)
         pairs.u.list->at[i] = at[i].value;
@@ -216,7 +226,7 @@ bool jinja_seq_groupby(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
         if (at[i].key.type == JINJA_UNDEFINED)
             at[i].key = arg[1];
     }
-    if (!sort_keyed(j, at, at + items->n, items->n, false) ||
+    if (!sort_keyed(j, at, at + items->n, items->n, false, false) ||
         !jinja_list_new(j, JINJA_LIST, 0, out))
         return false;
     JinjaList *members = NULL;
@@ -412,7 +422,9 @@ bool jinja_seq_reverse(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
         const JinjaValue part[3] = {jinja_none(), jinja_none(), jinja_int(-1)};
         return jinja_slice(j, v, part, out);
     }
-    if (!jinja_iterate(j, v, &items) || !jinja_list_new(j, JINJA_GEN, items->n, out) ||
+    /* What cannot be read backwards becomes a list. */
+    if (!jinja_iterate(j, v, &items) ||
+        !jinja_list_new(j, v.type == JINJA_GEN ? JINJA_LIST : JINJA_GEN, items->n, out) ||
         !jinja_step(j, items->n / 4))
         return false;
     for (int64_t i = items->n; i-- > 0;)

@@ -2,6 +2,7 @@
 
 #include "text/jinja_filter.h"
 #include "text/jinja_method.h"
+#include "text/jinja_op.h"
 #include "text/utf8.h"
 
 typedef bool TestFn(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out);
@@ -95,7 +96,7 @@ static bool test_sequence(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *o
 {
     (void)j, (void)arg;
     *out = v.type == JINJA_STR || v.type == JINJA_DICT || v.type == JINJA_UNDEFINED ||
-           v.type == JINJA_LIST || v.type == JINJA_TUPLE;
+           v.type == JINJA_LIST || v.type == JINJA_TUPLE || v.type == JINJA_RANGE;
     return true;
 }
 
@@ -103,7 +104,7 @@ static bool test_callable(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *o
 {
     (void)j, (void)arg;
     *out = v.type == JINJA_MACRO || v.type == JINJA_FUNCTION || v.type == JINJA_METHOD ||
-           v.type == JINJA_LOOP || v.type == JINJA_UNDEFINED;
+           v.type == JINJA_LOOP || v.type == JINJA_JOINER || v.type == JINJA_UNDEFINED;
     return true;
 }
 
@@ -157,43 +158,28 @@ static bool test_in(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
     return jinja_contains(j, arg[0], v, out);
 }
 
-static bool remainder_of(Jinja *j, JinjaValue v, JinjaValue by, int64_t *out)
+/* v % by == rest, whatever the operator makes of v. */
+static bool leaves(Jinja *j, JinjaValue v, JinjaValue by, int64_t rest, bool *out)
 {
-    int64_t a;
-    int64_t b;
-    if (!jinja_to_int(j, v, &a) || !jinja_to_int(j, by, &b))
-        return false;
-    if (b == 0)
-        return jinja_fail(j, "ZeroDivisionError: integer modulo by zero");
-    *out = b == -1 ? 0 : a % b;
-    return true;
+    JinjaValue r = {0};
+    return jinja_op(j, JO_MOD, v, by, &r) && jinja_equal(j, r, jinja_int(rest), out);
 }
 
 static bool test_odd(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
     (void)arg;
-    int64_t r = 0;
-    if (!remainder_of(j, v, jinja_int(2), &r))
-        return false;
-    *out = r != 0;
-    return true;
+    return leaves(j, v, jinja_int(2), 1, out);
 }
 
 static bool test_even(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
-    if (!test_odd(j, v, arg, out))
-        return false;
-    *out = !*out;
-    return true;
+    (void)arg;
+    return leaves(j, v, jinja_int(2), 0, out);
 }
 
 static bool test_divisibleby(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
-    int64_t r = 0;
-    if (!remainder_of(j, v, arg[0], &r))
-        return false;
-    *out = r == 0;
-    return true;
+    return leaves(j, v, arg[0], 0, out);
 }
 
 static bool test_case(Jinja *j, JinjaValue v, const char *method, bool *out)
@@ -229,16 +215,27 @@ static bool test_escaped(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *ou
     return true;
 }
 
+/* A value that could be a key. */
+static bool want_hashable(Jinja *j, JinjaValue v)
+{
+    JinjaDict one = {0};
+    return jinja_dict_set(j, &one, v, jinja_none());
+}
+
 static bool test_filter(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
-    (void)j, (void)arg;
+    (void)arg;
+    if (!want_hashable(j, v))
+        return false;
     *out = v.type == JINJA_STR && jinja_filter_id(jinja_text(v)) >= 0;
     return true;
 }
 
 static bool test_test(Jinja *j, JinjaValue v, const JinjaValue *arg, bool *out)
 {
-    (void)j, (void)arg;
+    (void)arg;
+    if (!want_hashable(j, v))
+        return false;
     *out = v.type == JINJA_STR && jinja_test_id(jinja_text(v)) >= 0;
     return true;
 }

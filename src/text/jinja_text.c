@@ -9,6 +9,23 @@ bool jinja_is_space(uint32_t cp)
     return utf8_is_space(cp) || (cp >= 0x1C && cp <= 0x1F);
 }
 
+bool jinja_is_identifier(Str s)
+{
+    for (size_t i = 0; i < s.len;) {
+        uint32_t cp = 0;
+        const int n = utf8_decode(s.ptr + i, s.len - i, &cp);
+        const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+        const bool start = cp == '_' || (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
+                           c == UTF8PROC_CATEGORY_NL;
+        const bool more = c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC ||
+                          c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_PC || cp == 0xB7;
+        if (!start && (i == 0 || !more))
+            return false;
+        i += n > 0 ? (size_t)n : 1;
+    }
+    return s.len > 0;
+}
+
 static bool is_cased(uint32_t cp)
 {
     const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);

@@ -178,6 +178,29 @@ bool jinja_list_push(Jinja *j, JinjaList *l, JinjaValue v)
     return true;
 }
 
+bool jinja_range_new(Jinja *j, int64_t start, int64_t stop, int64_t step, JinjaValue *out)
+{
+    if (!jinja_list_new(j, JINJA_RANGE, 0, out))
+        return false;
+    JinjaList *l = out->u.list;
+    for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
+        if (l->n == JINJA_RANGE_MAX)
+            return jinja_fail(j,
+                              "OverflowError: Range too big. The sandbox blocks ranges larger "
+                              "than MAX_RANGE (%d).",
+                              JINJA_RANGE_MAX);
+        if (!jinja_list_push(j, l, jinja_int(i)))
+            return false;
+        if (__builtin_add_overflow(i, step, &i))
+            break;
+    }
+    if (!jinja_list_push(j, l, jinja_int(start)) || !jinja_list_push(j, l, jinja_int(stop)) ||
+        !jinja_list_push(j, l, jinja_int(step)))
+        return false;
+    l->n -= 3;
+    return jinja_step(j, l->n / 4);
+}
+
 bool jinja_dict_new(Jinja *j, JinjaType type, JinjaValue *out)
 {
     JinjaDict *d = jinja_take(j, 1, sizeof *d);
@@ -225,7 +248,13 @@ static bool hash_key(Jinja *j, JinjaValue key, uint64_t *out)
     }
     case JINJA_LIST:
     case JINJA_DICT:
+    case JINJA_VIEW:
         return jinja_fail(j, "TypeError: unhashable type: '%s'", jinja_type_name(key));
+    case JINJA_RANGE:
+        *out = (uint64_t)key.u.list->n;
+        return true;
+    case JINJA_CYCLER:
+    case JINJA_JOINER:
     case JINJA_GEN:
     case JINJA_NAMESPACE:
     case JINJA_MACRO:
@@ -427,6 +456,12 @@ const char *jinja_type_name(JinjaValue v)
         return "tuple";
     case JINJA_GEN:
         return "generator";
+    case JINJA_RANGE:
+        return "range";
+    case JINJA_VIEW:
+        return v.flags == JINJA_KEYS     ? "dict_keys"
+               : v.flags == JINJA_VALUES ? "dict_values"
+                                         : "dict_items";
     case JINJA_DICT:
         return "dict";
     case JINJA_NAMESPACE:
@@ -438,6 +473,10 @@ const char *jinja_type_name(JinjaValue v)
         return "function";
     case JINJA_LOOP:
         return "LoopContext";
+    case JINJA_CYCLER:
+        return "Cycler";
+    case JINJA_JOINER:
+        return "Joiner";
     case JINJA_MISSING:
         break;
     }
@@ -461,6 +500,8 @@ bool jinja_truth(JinjaValue v)
         return v.len > 0;
     case JINJA_LIST:
     case JINJA_TUPLE:
+    case JINJA_RANGE:
+    case JINJA_VIEW:
         return v.u.list->n > 0;
     case JINJA_DICT:
         return v.u.dict->n > 0;
@@ -470,6 +511,8 @@ bool jinja_truth(JinjaValue v)
     case JINJA_FUNCTION:
     case JINJA_METHOD:
     case JINJA_LOOP:
+    case JINJA_CYCLER:
+    case JINJA_JOINER:
         break;
     }
     return true;
@@ -502,6 +545,8 @@ bool jinja_iterate(Jinja *j, JinjaValue v, JinjaList **out)
     switch ((JinjaType)v.type) {
     case JINJA_LIST:
     case JINJA_TUPLE:
+    case JINJA_RANGE:
+    case JINJA_VIEW:
         *out = v.u.list;
         return true;
     case JINJA_GEN:
@@ -545,6 +590,8 @@ bool jinja_iterate(Jinja *j, JinjaValue v, JinjaList **out)
     case JINJA_FUNCTION:
     case JINJA_METHOD:
     case JINJA_LOOP:
+    case JINJA_CYCLER:
+    case JINJA_JOINER:
         return jinja_fail(j, "TypeError: '%s' object is not iterable", jinja_type_name(v));
     }
     if (!jinja_list_new(j, JINJA_LIST, 0, &made))
@@ -559,10 +606,12 @@ bool jinja_length(Jinja *j, JinjaValue v, int64_t *out)
         *out = (int64_t)utf8_count(jinja_text(v));
         return jinja_step(j, v.len / 16);
     }
-    if (v.type == JINJA_LIST || v.type == JINJA_TUPLE)
+    if (jinja_is_seq(v) && v.type != JINJA_GEN)
         *out = v.u.list->n;
     else if (v.type == JINJA_DICT)
         *out = v.u.dict->n;
+    else if (v.type == JINJA_LOOP)
+        *out = jinja_eval_loop_length(v);
     else if (v.type == JINJA_UNDEFINED)
         *out = 0;
     else
@@ -575,6 +624,18 @@ static bool equal_lists(Jinja *j, const JinjaList *a, const JinjaList *b, bool *
     *out = a->n == b->n;
     for (int64_t i = 0; *out && i < a->n; i++) {
         if (!jinja_equal(j, a->at[i], b->at[i], out))
+            return false;
+    }
+    return true;
+}
+
+/* Of keys and items alone: what they hold, in any order. */
+static bool equal_views(Jinja *j, JinjaValue a, JinjaValue b, bool *out)
+{
+    *out = a.u.list == b.u.list ||
+           (a.flags != JINJA_VALUES && b.flags != JINJA_VALUES && a.u.list->n == b.u.list->n);
+    for (int64_t i = 0; *out && i < a.u.list->n; i++) {
+        if (!jinja_contains(j, b, a.u.list->at[i], out))
             return false;
     }
     return true;
@@ -618,9 +679,12 @@ bool jinja_equal(Jinja *j, JinjaValue a, JinjaValue b, bool *out)
         return true;
     case JINJA_LIST:
     case JINJA_TUPLE:
+    case JINJA_RANGE:
+    case JINJA_VIEW:
         if (!jinja_step(j, 1) || !jinja_enter(j))
             return false;
-        ok = equal_lists(j, a.u.list, b.u.list, out);
+        ok = a.type == JINJA_VIEW ? equal_views(j, a, b, out)
+                                  : equal_lists(j, a.u.list, b.u.list, out);
         j->depth--;
         return ok;
     case JINJA_DICT:
@@ -641,6 +705,8 @@ bool jinja_equal(Jinja *j, JinjaValue a, JinjaValue b, bool *out)
     case JINJA_MACRO:
     case JINJA_METHOD:
     case JINJA_LOOP:
+    case JINJA_CYCLER:
+    case JINJA_JOINER:
         break;
     }
     *out = a.u.list == b.u.list;
@@ -778,7 +844,7 @@ void jinja_float_text(double f, char out[32])
     snprintf(out, 32, "%.*f", decimals > 1 ? decimals : 1, f);
 }
 
-static bool is_printable(uint32_t cp)
+bool jinja_is_printable(uint32_t cp)
 {
     const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
     /* Unassigned is 0; separators and the "other" categories are the last ones. */
@@ -802,7 +868,7 @@ static void repr_str(StrBuf *out, Str s)
             strbuf_add_cstr(out, "\\r");
         else if (cp == '\t')
             strbuf_add_cstr(out, "\\t");
-        else if (cp < 0x20 || cp == 0x7F || (cp >= 0x80 && !is_printable(cp)))
+        else if (cp < 0x20 || cp == 0x7F || (cp >= 0x80 && !jinja_is_printable(cp)))
             strbuf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
         else
             strbuf_add(out, s.ptr + i, n);
@@ -814,7 +880,7 @@ static void repr_str(StrBuf *out, Str s)
 static bool write_seq(Jinja *j, StrBuf *out, JinjaValue v)
 {
     const JinjaList *l = v.u.list;
-    strbuf_add_cstr(out, v.type == JINJA_LIST ? "[" : "(");
+    strbuf_add_cstr(out, v.type == JINJA_TUPLE ? "(" : "[");
     for (int64_t i = 0; i < l->n; i++) {
         if (i)
             strbuf_add_cstr(out, ", ");
@@ -823,7 +889,7 @@ static bool write_seq(Jinja *j, StrBuf *out, JinjaValue v)
     }
     if (v.type == JINJA_TUPLE && l->n == 1)
         strbuf_add_cstr(out, ",");
-    strbuf_add_cstr(out, v.type == JINJA_LIST ? "]" : ")");
+    strbuf_add_cstr(out, v.type == JINJA_TUPLE ? ")" : "]");
     return true;
 }
 
@@ -884,6 +950,19 @@ bool jinja_write(Jinja *j, StrBuf *out, JinjaValue v, bool repr)
     case JINJA_TUPLE:
         ok = write_seq(j, out, v);
         break;
+    case JINJA_RANGE: {
+        const JinjaValue *of = v.u.list->at + v.u.list->n;
+        strbuf_printf(out, "range(%" PRId64 ", %" PRId64, of[0].u.i, of[1].u.i);
+        if (of[2].u.i != 1)
+            strbuf_printf(out, ", %" PRId64, of[2].u.i);
+        strbuf_add_cstr(out, ")");
+        break;
+    }
+    case JINJA_VIEW:
+        strbuf_printf(out, "%s(", jinja_type_name(v));
+        ok = write_seq(j, out, v);
+        strbuf_add_cstr(out, ")");
+        break;
     case JINJA_DICT:
         ok = write_dict(j, out, v.u.dict);
         break;
@@ -892,12 +971,16 @@ bool jinja_write(Jinja *j, StrBuf *out, JinjaValue v, bool repr)
         ok = write_dict(j, out, v.u.dict);
         strbuf_add_cstr(out, ">");
         break;
-    case JINJA_GEN:
     case JINJA_MACRO:
+    case JINJA_LOOP:
+        ok = jinja_eval_repr(out, v);
+        break;
+    case JINJA_GEN:
     case JINJA_FUNCTION:
     case JINJA_METHOD:
-    case JINJA_LOOP:
-        strbuf_printf(out, "<%s>", jinja_type_name(v));
+    case JINJA_CYCLER:
+    case JINJA_JOINER:
+        strbuf_printf(out, "<%s object>", jinja_type_name(v));
         break;
     }
     j->depth--;
@@ -1101,6 +1184,10 @@ static bool json_value(Jinja *j, StrBuf *out, JinjaValue v, const JinjaJson *how
     case JINJA_FUNCTION:
     case JINJA_METHOD:
     case JINJA_LOOP:
+    case JINJA_CYCLER:
+    case JINJA_JOINER:
+    case JINJA_RANGE:
+    case JINJA_VIEW:
         ok = jinja_fail(j, "TypeError: Object of type %s is not JSON serializable",
                         jinja_type_name(v));
         break;

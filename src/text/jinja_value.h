@@ -23,13 +23,17 @@ typedef enum JinjaType {
     JINJA_STR,
     JINJA_LIST,
     JINJA_TUPLE,
-    JINJA_GEN, /* what map, select ... give: read once, always true, no length */
+    JINJA_GEN,   /* what map, select ... give: read once, always true, no length */
+    JINJA_RANGE, /* a list of whole numbers; behind them start, stop and step */
+    JINJA_VIEW,  /* of a dict: a list that has no items by number; flags: JinjaView */
     JINJA_DICT,
     JINJA_NAMESPACE,
     JINJA_MACRO,
     JINJA_FUNCTION, /* a global function */
     JINJA_METHOD,   /* bound to its object */
     JINJA_LOOP,
+    JINJA_CYCLER,
+    JINJA_JOINER,
 } JinjaType;
 
 /* Why a value is undefined; the name or index is kept for the message. */
@@ -40,16 +44,21 @@ typedef enum JinjaUndef {
     JINJA_UNDEF_UNSAFE /* an attribute that would change the object */
 } JinjaUndef;
 
+typedef enum JinjaView { JINJA_KEYS, JINJA_VALUES, JINJA_ITEMS } JinjaView;
+
 enum {
     JINJA_SAFE = 1 /* string: marked with the safe filter */,
     JINJA_GROUP = 2 /* tuple: of groupby */
 };
+
+enum { JINJA_RANGE_MAX = 100000 /* as the sandbox has it */ };
 
 typedef struct JinjaList JinjaList;
 typedef struct JinjaDict JinjaDict;
 typedef struct JinjaMacro JinjaMacro;
 typedef struct JinjaMethod JinjaMethod;
 typedef struct JinjaLoop JinjaLoop;
+typedef struct JinjaCycle JinjaCycle;
 
 typedef struct JinjaValue {
     uint8_t type;  /* JinjaType */
@@ -61,12 +70,13 @@ typedef struct JinjaValue {
         int64_t i;
         double f;
         const char *s;
-        JinjaList *list; /* LIST TUPLE GEN */
+        JinjaList *list; /* LIST TUPLE GEN RANGE VIEW */
         JinjaDict *dict; /* DICT NAMESPACE */
         JinjaMacro *macro;
         int function; /* JinjaFunction */
         JinjaMethod *method;
         JinjaLoop *loop;
+        JinjaCycle *cycle; /* CYCLER JOINER */
     } u;
 } JinjaValue;
 
@@ -85,6 +95,11 @@ struct JinjaDict {
     int64_t n, cap;
     uint32_t *index; /* open addressing, pair + 1; NULL while small */
     uint64_t mask;
+};
+
+struct JinjaCycle {
+    JinjaList *items; /* of a joiner: its separator */
+    int64_t at;
 };
 
 struct JinjaMethod {
@@ -107,8 +122,9 @@ typedef struct Jinja {
     char *grow_end;
     StrBuf out;
     const JinjaDict *context;
-    JinjaScope *scope;
+    JinjaScope *scope, *root;
     const struct tm *now;
+    bool escape; /* inside {% autoescape true %} */
     bool failed;
     Error *err;
 } Jinja;
@@ -160,6 +176,7 @@ bool jinja_copy_str(Jinja *j, Str s, JinjaValue *out);
 bool jinja_join_str(Jinja *j, Str a, Str b, JinjaValue *out);
 bool jinja_list_new(Jinja *j, JinjaType type, int64_t cap, JinjaValue *out);
 bool jinja_list_push(Jinja *j, JinjaList *l, JinjaValue v);
+bool jinja_range_new(Jinja *j, int64_t start, int64_t stop, int64_t step, JinjaValue *out);
 bool jinja_dict_new(Jinja *j, JinjaType type, JinjaValue *out);
 bool jinja_dict_set(Jinja *j, JinjaDict *d, JinjaValue key, JinjaValue value);
 bool jinja_from_json(Jinja *j, const json_t *v, JinjaValue *out);
@@ -173,7 +190,8 @@ static inline bool jinja_is_number(JinjaValue v)
 }
 static inline bool jinja_is_seq(JinjaValue v)
 {
-    return v.type == JINJA_LIST || v.type == JINJA_TUPLE || v.type == JINJA_GEN;
+    return v.type == JINJA_LIST || v.type == JINJA_TUPLE || v.type == JINJA_GEN ||
+           v.type == JINJA_RANGE || v.type == JINJA_VIEW;
 }
 double jinja_to_double(JinjaValue number);
 /* The whole number of an int or bool. */
@@ -192,6 +210,10 @@ bool jinja_contains(Jinja *j, JinjaValue box, JinjaValue item, bool *out);
 bool jinja_to_str(Jinja *j, JinjaValue v, JinjaValue *out);
 /* Appends str(v) or repr(v). */
 bool jinja_write(Jinja *j, StrBuf *out, JinjaValue v, bool repr);
+/* "<Macro 'f'>", "<LoopContext 1/3>": jinja_eval.c knows. */
+bool jinja_eval_repr(StrBuf *out, JinjaValue v);
+int64_t jinja_eval_loop_length(JinjaValue loop);
+bool jinja_is_printable(uint32_t cp);          /* of str.isprintable, and of repr */
 void jinja_float_text(double f, char out[32]); /* Python's repr */
 /* Takes b's text as a value; b is freed. */
 bool jinja_take_buf(Jinja *j, StrBuf *b, JinjaValue *out);
