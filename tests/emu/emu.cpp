@@ -539,7 +539,8 @@ void emu_copy_wait(int newest)
         else
             memset(c->to, 0, 16);
     }
-    memmove(t->copies, t->copies + n, (size_t)(t->n_copies - n) * sizeof *t->copies);
+    if (n > 0)
+        memmove(t->copies, t->copies + n, (size_t)(t->n_copies - n) * sizeof *t->copies);
     t->n_copies -= n;
     for (int i = groups; i < t->n_groups; i++)
         t->group_end[i - groups] = t->group_end[i] - n;

@@ -187,12 +187,12 @@ static void setup(Setup *s, const Case *c)
     const int q_width = c->heads * c->head_dim;
     const int k_width = c->kv_heads * c->head_dim;
     const int v_width = c->kv_heads * c->v_dim;
-    s->ld = q_width + k_width + v_width + 3; /* rows need no alignment */
+    s->ld = q_width + k_width + v_width + 3; /* unaligned rows; out is stored in pairs */
     s->qkv = random_floats((int64_t)s->b.rows * s->ld, 2.0F);
     s->b.values[0] = (RunValue){s->qkv, s->ld, q_width};
     s->b.values[1] = (RunValue){s->qkv + q_width, s->ld, k_width};
     s->b.values[2] = (RunValue){s->qkv + q_width + k_width, s->ld, v_width};
-    s->b.values[3] = run_value(s->b.rows, c->heads * c->v_dim, c->heads * c->v_dim + 1);
+    s->b.values[3] = run_value(s->b.rows, c->heads * c->v_dim, c->heads * c->v_dim + 2);
     s->q_norm = (Vec){"q_norm", c->head_dim, random_floats(c->head_dim, 1.5F)};
     s->k_norm = (Vec){"k_norm", c->head_dim, random_floats(c->head_dim, 1.5F)};
     s->sinks = (Vec){"sinks", c->heads, random_floats(c->heads, 4.0F)};

@@ -14,7 +14,7 @@
 
 typedef struct AttnParams {
     uint64_t q, k, v;          /* f32 [rows][ld] */
-    uint64_t out;              /* f32 [rows][ldo] */
+    uint64_t out;              /* f32 [rows][ldo], ldo even */
     uint64_t q_ready;          /* normed, rotated q, [rows][n_heads * head_dim]: f32 for
                                   attn_general, scaled f16 for attn_flash */
     uint64_t cache_k, cache_v; /* [page][kv head][page tokens][head_dim or v_dim] */
