@@ -175,20 +175,54 @@ static void set_group(const Affine *p, int64_t r, int64_t g, int64_t file_group,
     }
 }
 
-/* ---- gptq ---- */
+/* ---- columns by group ---- */
 
-/* g_idx, where there is one, must put element i into group i / group. */
-static bool in_order(const Job *j, const char *suffix, int64_t group, Error *err)
+/* next[g]: where the columns of group g begin. Each group must have as many. */
+static bool group_starts(const Job *j, const Tensor *t, int64_t group, int64_t *next, Error *err)
+{
+    const int64_t groups = j->k / group;
+    for (int64_t i = 0; i < j->k; i++) {
+        if (word(t, i) >= groups)
+            return bad_tensor(j, t, err, "numbers of groups");
+        next[word(t, i)]++;
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        if (next[g] != group)
+            return refuse(j, err, "g_idx gives the groups different numbers of columns");
+        next[g] = g * group;
+    }
+    return true;
+}
+
+/* The group of each column, where the quantiser took them in the order of their activations: codes
+ * are then derived with the columns of a group side by side. *columns: which stands at each place;
+ * NULL: they are in order. */
+static bool column_order(const Job *j, const char *suffix, int64_t group, const int32_t **columns,
+                         Error *err)
 {
     const Tensor *t = part(j->ck, j->stem, suffix);
+    *columns = NULL;
     if (!t)
         return true;
     if (t->dtype != DT_I32 || t->n_dims != 1 || t->dims[0] != j->k)
         return bad_tensor(j, t, err, "I32, one for each column");
-    for (int64_t i = 0; i < j->k; i++)
-        if ((int64_t)word(t, i) != i / group)
-            return refuse(j, err, "columns ordered by activation (g_idx, desc_act) cannot be used");
-    return true;
+    int64_t same = 0;
+    while (same < j->k && (int64_t)word(t, same) == same / group)
+        same++;
+    if (same == j->k)
+        return true;
+    int32_t *to = take(j, j->k, sizeof *to, err);
+    if (!to)
+        return false;
+    Arena *a = j->space->arena;
+    const ArenaMark mark = arena_mark(a);
+    int64_t *next = ARENA_ARRAY(a, j->k / group, int64_t, err);
+    const bool ok = next && group_starts(j, t, group, next, err);
+    for (int64_t i = 0; ok && i < j->k; i++)
+        to[next[word(t, i)]++] = (int32_t)i;
+    arena_rewind(a, mark);
+    *columns = to;
+    return ok;
 }
 
 /* Bits [at, at + bits) of a stream of words that are `stride` apart. */
@@ -198,8 +232,31 @@ static unsigned stream_bits(const Tensor *t, int64_t first, int64_t stride, int6
     uint64_t v = word(t, first + w * stride);
     if (at % 32 + bits > 32)
         v |= (uint64_t)word(t, first + (w + 1) * stride) << 32;
-    return (unsigned)(v >> (at % 32)) & ((1U << bits) - 1);
+    return (unsigned)(v >> (at % 32) & (((uint64_t)1 << bits) - 1));
 }
+
+/* Codes with their columns in order. down: the words of a row are a column of q, else a row of it.
+ */
+static void order_codes(const Job *j, const Tensor *q, bool down, int bits, const int32_t *columns,
+                        const Affine *p)
+{
+    enum { ROWS = 16 }; /* rows that lie in one cache line of q */
+    const int64_t words = j->k * bits / 32;
+    for (int64_t r0 = 0; r0 < j->n; r0 += ROWS)
+        for (int64_t i = 0; i < j->k; i++)
+            for (int64_t r = r0; r < j->n && r < r0 + ROWS; r++) {
+                const int64_t first = down ? r : r * words;
+                const int64_t from = (int64_t)columns[i] * bits;
+                const unsigned code = stream_bits(q, first, down ? j->n : 1, from, bits);
+                uint8_t *to = p->codes + r * p->row_bytes + i * bits / 8;
+                const int at = (int)(i * bits % 8);
+                to[0] |= (uint8_t)(code << at);
+                if (at + bits > 8)
+                    to[1] |= (uint8_t)(code >> (8 - at));
+            }
+}
+
+/* ---- gptq ---- */
 
 static bool gptq_v2(const Job *j)
 {
@@ -234,9 +291,14 @@ static bool gptq_rows(const Job *j, RowView *out, Error *err)
     const int64_t group = j->k / groups;
     const float first = gptq_v2(j) ? 0.0F : 1.0F;
     Affine p;
-    if (!in_order(j, ".g_idx", group, err) || !begin_affine(j, bits, group, NULL, &p, out, err))
+    const int32_t *columns;
+    if (!column_order(j, ".g_idx", group, &columns, err) ||
+        !begin_affine(j, bits, group, NULL, &p, out, err))
         return false;
-    for (int64_t r = 0; r < j->n; r++)
+    out->columns = columns;
+    if (columns)
+        order_codes(j, q, true, bits, columns, &p);
+    for (int64_t r = 0; !columns && r < j->n; r++)
         for (int64_t w = 0; w < words; w++)
             memcpy(p.codes + r * p.row_bytes + w * 4, q->data + (w * j->n + r) * 4, 4);
     for (int64_t g = 0; g < groups; g++)
@@ -345,17 +407,20 @@ static float zero_at(const Zeros *z, int64_t r, int64_t g)
     return (float)stream_bits(z->t, g, z->groups, r * z->bits, z->bits);
 }
 
+/* codes: where they are in order already. */
 static bool set_groups(const Job *j, const Tensor *scales, int bits, const uint8_t *codes,
                        Affine *p, RowView *out, Error *err)
 {
     int64_t groups;
     int64_t step;
     Zeros z;
+    const int32_t *columns;
     if (!row_groups(j, scales, &groups, &step, err) ||
         !find_zeros(j, bits, groups, step, &z, err) ||
-        !in_order(j, ".weight_g_idx", j->k / groups, err) ||
-        !begin_affine(j, bits, j->k / groups, codes, p, out, err))
+        !column_order(j, ".weight_g_idx", j->k / groups, &columns, err) ||
+        !begin_affine(j, bits, j->k / groups, columns ? NULL : codes, p, out, err))
         return false;
+    out->columns = columns;
     for (int64_t r = 0; r < j->n; r++)
         for (int64_t g = 0; g < groups; g++)
             set_group(p, r, g, j->k / groups, number(scales, r * step + g), zero_at(&z, r, g));
@@ -392,7 +457,11 @@ static bool packed_int_rows(const Job *j, const Tensor *q, RowView *out, Error *
     if (!bits || q->dtype != DT_I32 || q->dims[0] != j->n)
         return bad_tensor(j, q, err, "I32, output rows by words of 4 or 8 bit codes");
     Affine p;
-    return set_groups(j, scales, bits, q->data, &p, out, err);
+    if (!set_groups(j, scales, bits, q->data, &p, out, err))
+        return false;
+    if (out->columns)
+        order_codes(j, q, false, bits, out->columns, &p);
+    return true;
 }
 
 /* weight [n][k] I8. Signed codes have no format: they are written with 128 added. */
@@ -406,8 +475,9 @@ static bool int8_rows(const Job *j, const Tensor *q, RowView *out, Error *err)
     Affine p;
     if (!set_groups(j, scales, 8, NULL, &p, out, err))
         return false;
-    for (int64_t i = 0; i < j->n * j->k; i++)
-        p.codes[i] = q->data[i] ^ 0x80;
+    for (int64_t r = 0; r < j->n; r++)
+        for (int64_t i = 0; i < j->k; i++)
+            p.codes[r * j->k + i] = q->data[r * j->k + (out->columns ? out->columns[i] : i)] ^ 0x80;
     return true;
 }
 

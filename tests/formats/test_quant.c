@@ -127,19 +127,6 @@ static void test_schemes(void **state)
     }
 }
 
-static void test_act_order(void **state)
-{
-    (void)state;
-    Checkpoint *ck = open_good(TEST_DATA "/hfquant/gptq");
-    CheckpointSpace space = {.arena = &arena};
-    RowView v;
-    Error err = {0};
-    assert_false(checkpoint_rows_derived(ck, &space, "act", N, K, &v, &err));
-    const char *const says[] = {"act", "desc_act"};
-    expect_error("act", &err, ERR_UNSUPPORTED, says, 2);
-    checkpoint_close(ck);
-}
-
 /* ---- damage ---- */
 
 #define T(name, dtype, shape, from, to)                                                            \
@@ -173,6 +160,18 @@ static const struct {
      W8 T("q.weight_scale_inv", "F32", "[1,2]", "256", "264"), ERR_UNSUPPORTED,
      "weight_block_size"},
     {GPTQ, T("q.qweight", "I32", "[4,8]", "0", "128"), ERR_FORMAT, "\"q.qzeros\" is missing"},
+    {GPTQ,
+     T("q.qweight", "I32", "[4,8]", "0",
+       "128") "," T("q.qzeros", "I32", "[1,1]", "128",
+                    "132") "," T("q.g_idx", "I32", "[31]", "132",
+                                 "256") "," T("q.scales", "F16", "[1,8]", "256", "272"),
+     ERR_FORMAT, "one for each column"},
+    {GPTQ,
+     T("q.qweight", "I32", "[4,8]", "0",
+       "128") "," T("q.qzeros", "I32", "[1,1]", "128",
+                    "132") "," T("q.g_idx", "F32", "[32]", "132",
+                                 "260") "," T("q.scales", "F16", "[1,8]", "260", "276"),
+     ERR_FORMAT, "q.g_idx"},
     {GPTQ,
      T("q.qweight", "F32", "[4,8]", "0", "128") "," T(
          "q.qzeros", "I32", "[1,1]", "128", "132") "," T("q.scales", "F16", "[1,8]", "132", "148"),
@@ -255,12 +254,75 @@ static void test_damage(void **state)
     }
 }
 
+/* ---- columns by group ---- */
+
+#define G(name, n) T("q." name, "I32", "[" n "]", "0", "256") ","
+static const struct {
+    const char *config, *header;
+} ordered[] = {
+    {GPTQ,
+     G("g_idx", "64") T("q.qweight", "I32", "[8,8]", "256", "512") "," T(
+         "q.scales", "F16", "[2,8]", "512", "544") "," T("q.qzeros", "I32", "[2,1]", "544", "552")},
+    {CT, G("weight_g_idx", "64") T("q.weight_packed", "I32", "[8,8]", "256",
+                                   "512") "," T("q.weight_scale", "F16", "[8,2]", "512", "544")},
+    {CT, G("weight_g_idx", "64") T("q.weight", "I8", "[8,64]", "256",
+                                   "768") "," T("q.weight_scale", "F16", "[8,2]", "768", "800")},
+};
+
+/* 8 rows of 64 in two groups of 32, with the groups in g_idx. */
+static bool read_ordered(size_t which, const int32_t *g_idx, RowView *v, Error *err)
+{
+    StrBuf b;
+    char header[900];
+    snprintf(header, sizeof header, "{%s}", ordered[which].header);
+    temp_text(&dir, "config.json", ordered[which].config);
+    strbuf_init(&b, 1 << 16);
+    put_safetensors(&b, header, 0, 0);
+    put(&b, g_idx, 256);
+    put_pattern(&b, strtoul(strrchr(header, ',') + 1, NULL, 10) - 256, 1);
+    temp_write(&dir, "model.safetensors", b.ptr, b.len);
+    strbuf_free(&b);
+    Checkpoint *ck = open_good(dir.path);
+    CheckpointSpace space = {.arena = &arena};
+    const bool ok = checkpoint_rows_derived(ck, &space, "q", 8, 64, v, err);
+    assert_false(checkpoint_rows(ck, "q", 8, 64, &(RowView){0}, &(Error){0}));
+    checkpoint_close(ck); /* codes that need another order are derived, so they outlive it */
+    return ok;
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(ordered); i++) {
+        static const char *const says[][1] = {{"numbers of groups"}, {"different numbers"}};
+        int32_t g_idx[64];
+        RowView v;
+        Error err = {0};
+        for (int c = 0; c < 64; c++)
+            g_idx[c] = (c + 1) % 2; /* odd columns first */
+        if (!read_ordered(i, g_idx, &v, &err))
+            fail_msg("%s", err.msg);
+        assert_non_null(v.columns);
+        for (int c = 0; c < 64; c++)
+            assert_int_equal(v.columns[c], c < 32 ? 2 * c + 1 : 2 * (c - 32));
+        g_idx[40] = 2;
+        assert_false(read_ordered(i, g_idx, &v, &err));
+        expect_error("too large", &err, ERR_FORMAT, says[0], 1);
+        g_idx[40] = -1;
+        assert_false(read_ordered(i, g_idx, &v, &err));
+        expect_error("negative", &err, ERR_FORMAT, says[0], 1);
+        g_idx[40] = 0;
+        assert_false(read_ordered(i, g_idx, &v, &err));
+        expect_error("uneven", &err, ERR_UNSUPPORTED, says[1], 1);
+    }
+}
+
 int main(void)
 {
     json_setup();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_schemes, make, clean),
-        cmocka_unit_test_setup_teardown(test_act_order, make, clean),
+        cmocka_unit_test_setup_teardown(test_order, make, clean),
         cmocka_unit_test_setup_teardown(test_damage, make, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,21 @@ static void test_refused(void **state)
     assert_int_equal(err.code, ERR_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "blk.0.ffn_up"));
     assert_non_null(strstr(err.msg, "IQ3_S"));
+
+    /* Columns in another order, of the second expert. */
+    static const int32_t columns[32] = {1, 0};
+    RowView experts[2];
+    experts[0] =
+        (RowView){.data = bytes, .row_bytes = 64, .n = 1, .k = 32, .group = 1, .format = FMT_F16};
+    experts[1] = experts[0];
+    const Weight moe = {
+        .name = "blk.1.ffn_up", .n = 1, .k = 32, .n_segs = 1, .n_experts = 2, .segs = experts};
+    assert_true(gpu_weight_plan(NULL, &moe, INT64_MAX, &g, &err));
+    experts[1].columns = columns;
+    assert_false(gpu_weight_plan(NULL, &moe, INT64_MAX, &g, &err));
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "blk.1.ffn_up"));
+    assert_non_null(strstr(err.msg, "act-order"));
 }
 
 /* Rows that are no multiple of 16 bytes are padded with zeros. */

@@ -122,6 +122,9 @@ static bool cpu_supports(const Device *d, const GraphPlan *plan, Error *err)
             return err_set(err, ERR_UNSUPPORTED, "cpu: operation %d (%s)", (int)op->kind, op->name);
         if (op->kind == OP_LIN && !check_formats(d, plan, op, op->weight, err))
             return false;
+        if ((op->kind == OP_EMBED || op->kind == OP_EMBED_POS) && op->weight->segs[0].columns)
+            return err_set(err, ERR_UNSUPPORTED, "%s: a table with columns in another order",
+                           op->name);
     }
     return true;
 }

@@ -47,6 +47,7 @@ typedef struct LinWant {
     FormatId format;
     int group;
     LinClass cls;
+    const int32_t *columns; /* RowView's: no part of the choice, but of what is packed */
 } LinWant;
 
 /* What a value must be packed into: the formats of the weights that will read it. */
@@ -55,11 +56,12 @@ typedef struct PackSet {
     LinWant want[PACK_FORMATS_MAX];
     int64_t offset; /* bytes into the pack buffer */
     int64_t bytes;
-    /* For the rows of the current step: distinct layouts and where their records begin behind
-     * `offset`. */
+    /* For the rows of the current step: distinct layouts and orders of columns, and where their
+     * records begin behind `offset`. */
     int n_forms;
     struct {
         const LinLayout *layout;
+        const int32_t *columns;
         int64_t at, row_bytes;
     } form[PACK_FORMATS_MAX];
 } PackSet;
@@ -169,6 +171,9 @@ int cpu_axis_rows(const Program *p, Axis axis);
 void cpu_resolve(Program *p);
 /* For segment `rows` of w. */
 LinWant cpu_lin_want(const Device *d, const Weight *w, const RowView *rows);
+/* LinLayout.pack with the columns in the weight's order (NULL: as they are). */
+void cpu_pack(const Program *p, int thread, const LinLayout *layout, const int32_t *columns,
+              const float *x, int64_t ldx, const int32_t *idx, int rows, int k, uint8_t *out);
 const LinKernel *cpu_lin_kernel(const Device *d, LinWant want, int rows);
 /* Adds to a set; false when it is full. */
 bool cpu_want_pack(PackSet *set, LinWant want);

@@ -32,11 +32,18 @@ static int64_t pack_row_max(const Device *d, LinWant want, int k, int max_rows, 
     return row;
 }
 
+/* Scratch of cpu_pack: one row. */
+static int64_t columns_work(const int32_t *columns, int k)
+{
+    return columns ? (int64_t)k * (int64_t)sizeof(float) : 0;
+}
+
 bool cpu_want_pack(PackSet *set, LinWant want)
 {
     for (int i = 0; i < set->n; i++) {
         const LinWant *w = &set->want[i];
-        if (w->format == want.format && w->group == want.group && w->cls == want.cls)
+        if (w->format == want.format && w->group == want.group && w->cls == want.cls &&
+            w->columns == want.columns)
             return true;
     }
     if (set->n == PACK_FORMATS_MAX)
@@ -66,8 +73,10 @@ static int64_t size_packs(const Device *d, const GraphPlan *plan, PackSet *packs
         const int rows = v->axis == AXIS_OUT_ROWS ? plan->max_out_rows
                          : v->axis == AXIS_FRAMES ? plan->max_rows * plan->frames
                                                   : plan->max_rows;
-        for (int w = 0; w < set->n; w++)
+        for (int w = 0; w < set->n; w++) {
             set->bytes += pack_row_max(d, set->want[w], v->width, rows, work) * rows;
+            *work = i64_max(*work, columns_work(set->want[w].columns, v->width));
+        }
         /* First fit among packed values alive at the same time. */
         const Value *base = &plan->values[v->base];
         int64_t at = 0;
@@ -101,10 +110,17 @@ static void size_moe(const Device *d, const GraphPlan *plan, Sizes *s)
         for (int w = 0; w < 2; w++) {
             int64_t row = 0;
             PackSet set = {0};
-            for (int e = 0; e < m->n_experts * weights[w]->n_segs; e++)
-                (void)cpu_want_pack(&set, cpu_lin_want(d, weights[w], &weights[w]->segs[e]));
+            bool ordered = false;
+            for (int e = 0; e < m->n_experts * weights[w]->n_segs; e++) {
+                LinWant want = cpu_lin_want(d, weights[w], &weights[w]->segs[e]);
+                ordered = ordered || want.columns;
+                s->work = i64_max(s->work, columns_work(want.columns, weights[w]->k));
+                want.columns = NULL; /* each expert has its own: counted below */
+                (void)cpu_want_pack(&set, want);
+            }
             for (int f = 0; f < set.n; f++)
                 row += pack_row_max(d, set.want[f], weights[w]->k, plan->max_rows, &s->work);
+            row *= ordered ? weights[w]->n_segs : 1;
             int64_t *to = w == 0 ? &s->pack_in_row : &s->pack_mid_row;
             *to = i64_max(*to, row);
         }

@@ -54,49 +54,45 @@ int cpu_moe_pack_tiles(const Program *p, const Stage *s)
     return p->moe.n_active;
 }
 
-/* An expert's segments may differ in format; every layout they need lies behind the others in the
- * expert's part of the buffer. */
-static int64_t layout_offset(const Program *p, const Weight *w, int e, int rows,
-                             const LinLayout *want)
+/* The first segment of the expert whose activations are packed as those of `seg`. */
+static int first_alike(const Program *p, const Weight *w, int e, int seg, int rows)
 {
-    const LinLayout *seen[PACK_FORMATS_MAX];
-    int n = 0;
+    const LinLayout *l = expert_kernel(p, w, e, seg, rows)->layout;
+    int i = 0;
+    while (expert_kernel(p, w, e, i, rows)->layout != l ||
+           expert_seg(w, e, i)->columns != expert_seg(w, e, seg)->columns)
+        i++;
+    return i;
+}
+
+/* An expert's segments may differ in format and order of columns; every packed form they need lies
+ * behind the others in the expert's part of the buffer. */
+static int64_t form_offset(const Program *p, const Weight *w, int e, int rows, int seg)
+{
+    const int first = first_alike(p, w, e, seg, rows);
     int64_t at = 0;
-    for (int i = 0; i < w->n_segs; i++) {
-        const LinLayout *l = expert_kernel(p, w, e, i, rows)->layout;
-        int j = 0;
-        while (j < n && seen[j] != l)
-            j++;
-        if (l == want)
-            return at;
-        if (j == n && n < PACK_FORMATS_MAX) {
-            seen[n++] = l;
-            at += l->row_bytes(w->k) * rows;
-        }
-    }
+    for (int i = 0; i < first; i++)
+        if (first_alike(p, w, e, i, rows) == i)
+            at += expert_kernel(p, w, e, i, rows)->layout->row_bytes(w->k) * rows;
     return at;
 }
 
-static void pack_expert(const Program *p, const Weight *w, int e, const float *x, int64_t ldx,
-                        const int32_t *idx, int rows, uint8_t *out)
+static void pack_expert(const Program *p, int thread, const Weight *w, int e, const float *x,
+                        int64_t ldx, const int32_t *idx, int rows, uint8_t *out)
 {
-    for (int i = 0; i < w->n_segs; i++) {
-        const LinLayout *l = expert_kernel(p, w, e, i, rows)->layout;
-        bool done = false;
-        for (int j = 0; j < i; j++)
-            done = done || expert_kernel(p, w, e, j, rows)->layout == l;
-        if (!done)
-            l->pack(x, ldx, idx, rows, w->k, out + layout_offset(p, w, e, rows, l));
-    }
+    for (int i = 0; i < w->n_segs; i++)
+        if (first_alike(p, w, e, i, rows) == i)
+            cpu_pack(p, thread, expert_kernel(p, w, e, i, rows)->layout,
+                     expert_seg(w, e, i)->columns, x, ldx, idx, rows, w->k,
+                     out + form_offset(p, w, e, rows, i));
 }
 
 void cpu_moe_pack_run(Program *p, const Stage *s, int tile, int thread)
 {
-    (void)thread;
     const MoeWork *m = &p->moe;
     const int e = m->active[tile];
     const int32_t at = m->start[e];
-    pack_expert(p, s->op->u.moe.gate_up, e, cpu_value(p, s->op->in[0]),
+    pack_expert(p, thread, s->op->u.moe.gate_up, e, cpu_value(p, s->op->in[0]),
                 p->plan->values[s->op->in[0]].ld, m->row + at, m->start[e + 1] - at,
                 m->pack_in + m->pack_in_row * at);
 }
@@ -136,8 +132,8 @@ static void run_tile(Program *p, const Weight *w, int tile, int thread, const ui
             const RowView *v = expert_seg(w, e, i);
             if (tile < n) {
                 const LinKernel *kernel = expert_kernel(p, w, e, i, rows);
-                const uint8_t *x = packed + packed_row * m->start[e] +
-                                   layout_offset(p, w, e, rows, kernel->layout);
+                const uint8_t *x =
+                    packed + packed_row * m->start[e] + form_offset(p, w, e, rows, i);
                 const LinOut out = {.y = y + ldy * m->start[e] + first,
                                     .ldy = ldy,
                                     .bias = w->bias ? w->bias + w->n * e + first : NULL};
@@ -170,7 +166,6 @@ int cpu_moe_act_tiles(const Program *p, const Stage *s)
 
 void cpu_moe_act_run(Program *p, const Stage *s, int tile, int thread)
 {
-    (void)thread;
     const MoeDesc *moe = &s->op->u.moe;
     const MoeWork *m = &p->moe;
     const int e = m->active[tile];
@@ -180,7 +175,8 @@ void cpu_moe_act_run(Program *p, const Stage *s, int tile, int thread)
     /* In place: element i of the product is written after element i of the gate was read. */
     p->dev->kernels.silu_mul(gate, m->ld_up, gate + moe->ffn, m->ld_up, moe->ffn, rows, gate,
                              m->ld_up);
-    pack_expert(p, moe->down, e, gate, m->ld_up, NULL, rows, m->pack_mid + m->pack_mid_row * at);
+    pack_expert(p, thread, moe->down, e, gate, m->ld_up, NULL, rows,
+                m->pack_mid + m->pack_mid_row * at);
 }
 
 int cpu_moe_down_tiles(const Program *p, const Stage *s)

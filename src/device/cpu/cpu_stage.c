@@ -27,12 +27,38 @@ static int64_t ld(const Program *p, int value)
 
 LinWant cpu_lin_want(const Device *d, const Weight *w, const RowView *rows)
 {
-    return (LinWant){rows->format, rows->group, w->precise ? LIN_EXACT : d->lin_class};
+    return (LinWant){rows->format, rows->group, w->precise ? LIN_EXACT : d->lin_class,
+                     rows->columns};
 }
 
 const LinKernel *cpu_lin_kernel(const Device *d, LinWant want, int rows)
 {
     return lin_select(d->isa, want.format, want.group, want.cls, rows);
+}
+
+void cpu_pack(const Program *p, int thread, const LinLayout *layout, const int32_t *columns,
+              const float *x, int64_t ldx, const int32_t *idx, int rows, int k, uint8_t *out)
+{
+    if (!columns) {
+        layout->pack(x, ldx, idx, rows, k, out);
+        return;
+    }
+    float *row = (float *)(void *)(p->work + p->work_bytes * thread);
+    const int64_t bytes = layout->row_bytes(k);
+    for (int r = 0; r < rows; r++) {
+        const float *from = x + (idx ? idx[r] : r) * ldx;
+        for (int i = 0; i < k; i++)
+            row[i] = from[columns[i]];
+        layout->pack(row, k, NULL, 1, k, out + bytes * r);
+    }
+}
+
+static int find_form(const PackSet *set, const LinLayout *layout, const int32_t *columns)
+{
+    int j = 0;
+    while (j < set->n_forms && (set->form[j].layout != layout || set->form[j].columns != columns))
+        j++;
+    return j;
 }
 
 static void resolve_pack(const Program *p, int value)
@@ -44,12 +70,11 @@ static void resolve_pack(const Program *p, int value)
     set->n_forms = 0;
     for (int i = 0; i < set->n && rows > 0; i++) {
         const LinKernel *kernel = cpu_lin_kernel(p->dev, set->want[i], rows);
-        int j = 0;
-        while (j < set->n_forms && set->form[j].layout != kernel->layout)
-            j++;
+        const int j = find_form(set, kernel->layout, set->want[i].columns);
         if (j < set->n_forms)
             continue;
         set->form[j].layout = kernel->layout;
+        set->form[j].columns = set->want[i].columns;
         set->form[j].row_bytes = kernel->layout->row_bytes(v->width);
         set->form[j].at = at;
         at += set->form[j].row_bytes * rows;
@@ -57,13 +82,15 @@ static void resolve_pack(const Program *p, int value)
     }
 }
 
-static void pack_rows(const Program *p, int value, const float *x, int64_t ldx, int r0, int n)
+static void pack_rows(const Program *p, int thread, int value, const float *x, int64_t ldx, int r0,
+                      int n)
 {
     const PackSet *set = &p->packs[value];
     uint8_t *base = p->pack_base + set->offset;
     for (int j = 0; j < set->n_forms; j++)
-        set->form[j].layout->pack(x, ldx, NULL, n, p->plan->values[value].width,
-                                  base + set->form[j].at + set->form[j].row_bytes * r0);
+        cpu_pack(p, thread, set->form[j].layout, set->form[j].columns, x, ldx, NULL, n,
+                 p->plan->values[value].width,
+                 base + set->form[j].at + set->form[j].row_bytes * r0);
 }
 
 /* ---- rows stages ---- */
@@ -266,7 +293,7 @@ void cpu_rows_run(Program *p, const Stage *s, int tile, int thread)
             break;
         case ROW_PACK: {
             const RowSpan x = span_of(p, last, item->index, r0, thread);
-            pack_rows(p, item->index, x.x, x.ld, r0, n);
+            pack_rows(p, thread, item->index, x.x, x.ld, r0, n);
             break;
         }
         case ROW_COMBINE:
@@ -296,9 +323,7 @@ static void resolve_lin(Program *p, Stage *s)
         LinSeg *seg = &s->lin[i];
         const PackSet *set = &p->packs[op->in[0]];
         seg->kernel = cpu_lin_kernel(p->dev, cpu_lin_want(p->dev, op->weight, w), rows);
-        int j = 0;
-        while (set->form[j].layout != seg->kernel->layout)
-            j++;
+        const int j = find_form(set, seg->kernel->layout, w->columns);
         seg->x = p->pack_base + set->offset + set->form[j].at;
         seg->tile = cpu_lin_tile(p, seg->kernel, op->weight->n);
         seg->n_tiles = (int)((w->n + seg->tile - 1) / seg->tile);

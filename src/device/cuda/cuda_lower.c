@@ -117,14 +117,17 @@ static bool measure(Arena *a, const Device *d, const GraphPlan *graph, const KvP
 
 static bool check_weight(const Weight *w, StrBuf *missing)
 {
+    const int n = w->n_segs * (w->n_experts > 0 ? w->n_experts : 1);
     bool ok = true;
-    for (int s = 0; s < w->n_segs; s++) {
+    for (int s = 0; s < n; s++) {
+        const RowView *seg = &w->segs[s];
         GpuPart part;
-        if (gpu_layout_of(&w->segs[s], &part))
+        if (!seg->columns && gpu_layout_of(seg, &part))
             continue;
-        const char *name = format_info(w->segs[s].format)->name;
+        const char *name = seg->columns ? "columns ordered by activation (GPTQ's act-order)"
+                                        : format_info(seg->format)->name;
         ok = false;
-        /* each format once */
+        /* each once */
         if (!missing->ptr || !strstr(missing->ptr, name))
             strbuf_printf(missing, "%s %s (%s)", missing->len ? "," : "", name, w->name);
     }

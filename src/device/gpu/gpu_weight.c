@@ -140,9 +140,15 @@ static bool as_in_file(const Weight *w, const GpuPart *p)
     return p->scale == GPU_SCALE_NONE && code_bytes(p->layout, w->k) == p->code_stride;
 }
 
-static bool check_experts(const Weight *w, Error *err)
+static bool check_segs(const Weight *w, Error *err)
 {
     const int n_experts = w->n_experts > 0 ? w->n_experts : 1;
+    for (int s = 0; s < n_experts * w->n_segs; s++)
+        if (w->segs[s].columns)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s: columns ordered by activation (GPTQ's act-order) are not supported "
+                           "on GPUs",
+                           w->name);
     for (int e = 1; e < n_experts; e++)
         for (int s = 0; s < w->n_segs; s++) {
             const RowView *a = &w->segs[s];
@@ -220,7 +226,7 @@ static bool collect(const Weight *w, int64_t max_bytes, PartList *l, Error *err)
 bool gpu_weight_plan(Arena *a, const Weight *w, int64_t max_part_bytes, GpuWeight *out, Error *err)
 {
     PartList list = {0};
-    if (!check_experts(w, err) || !collect(w, max_part_bytes, &list, err))
+    if (!check_segs(w, err) || !collect(w, max_part_bytes, &list, err))
         return false;
     *out = (GpuWeight){.weight = w,
                        .n_experts = list.n_experts,
