@@ -677,6 +677,8 @@ static int loop(Chat *chat)
             if (take_line(chat, text, &err))
                 break;
             const int rc = cli_fail(c, &err);
+            if (interrupt_pending())
+                return interrupt_exit_code();
             if (!chat->is_terminal || err.code == ERR_LOST)
                 return rc;
             break;

@@ -162,6 +162,9 @@ static LineResult edit_line(LineEdit *l, Error *err)
 {
     int n = 0;
     l->interrupted = false;
+    /* Before the prompt, not behind it as libedit would: what is typed at once is not echoed twice,
+     * nor dropped by the terminal's own Ctrl-C and Ctrl-D. */
+    (void)el_set(l->el, EL_PREP_TERM, 1);
     errno = 0;
     const char *line = el_gets(l->el, &n);
     if (l->interrupted)

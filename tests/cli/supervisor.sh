@@ -12,7 +12,8 @@ worker_is_not() { w=$(worker "$pid"); [ -n "$w" ] && [ "$w" != "$1" ]; }
 
 # Each worker loses its device at its 10th step.
 MERE_FAULT=cpu:10
-export MERE_FAULT
+ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0 # a crash is a crash there too
+export MERE_FAULT ASAN_OPTIONS
 serve "$model" -t1
 first=$(worker "$pid")
 [ -n "$first" ] || fail "mere serve has no worker"

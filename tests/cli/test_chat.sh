@@ -102,13 +102,24 @@ has "$tmp/err" "context   512 of 512 tokens"
 
 # Ctrl-C with no terminal ends the program.
 printf '@slow @long\nhello\n' >"$tmp/in"
+rm -f "$tmp/out"
 "$MERE" chat fake -q <"$tmp/in" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -s "$tmp/out" ] && break; sleep 0.1; done
 kill -INT $pid
 wait $pid
 rc=$?
-[ $rc = 130 ] || fail "Ctrl-C in a pipe: exit code $rc"
+[ $rc = 130 ] || { fail "Ctrl-C in a pipe: exit code $rc"; cat "$tmp/err"; }
+# Before anything came too.
+printf '@stall\n' >"$tmp/in"
+rm -f "$tmp/err"
+"$MERE" chat fake <"$tmp/in" >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+until grep -qs 'context 512' "$tmp/err"; do sleep 0.1; done
+kill -INT $pid
+wait $pid
+rc=$?
+[ $rc = 130 ] || { fail "Ctrl-C in a pipe before the answer: exit code $rc"; cat "$tmp/err"; }
 
 # Colour: the prompt's ends before what is typed; none in a pipe.
 play 0 fake --color always -q <<'STEPS'
