@@ -16,7 +16,8 @@ const LinKernel *lin_select(unsigned isa, FormatId format, int group, LinClass c
             return lin_bf16_avx512bf16();
     }
     if (cls != LIN_EXACT && isa & CPU_AVX512_VNNI) {
-        const LinKernel *k = lin_i8_avx512vnni(format);
+        const LinKernel *nibbles = lin_i8_avx512vnni(format);
+        const LinKernel *k = nibbles ? nibbles : lin_i8_bits_avx512vnni(format);
         if (k)
             return k;
     }

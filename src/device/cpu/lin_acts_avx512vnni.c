@@ -2,8 +2,9 @@
 
 #include "device/cpu/lin_vec.h"
 
-typedef enum Order { HALVES, ODD, NATURAL, Q4_K } Order;
-typedef enum Extra { START, SCALED, SUMS } Extra; /* what a layout has beside codes and scales */
+typedef enum Order { HALVES, ODD, EIGHTS, NATURAL, Q4_K } Order;
+/* What a layout has beside codes and scales; SUMS: of blocks of 32, SUMS_16: of 16. */
+typedef enum Extra { START, SCALED, SUMS, SUMS_16 } Extra;
 
 typedef struct Shape {
     Order order;
@@ -14,14 +15,25 @@ typedef struct Shape {
 
 static ALWAYS_INLINE bool pairs(Shape s)
 {
-    return s.order == HALVES || s.order == ODD;
+    return s.order == HALVES || s.order == ODD || s.order == EIGHTS;
+}
+
+static ALWAYS_INLINE bool has_sums(Shape s)
+{
+    return s.extra == SUMS || s.extra == SUMS_16;
+}
+
+/* Sums in 128 elements. */
+static ALWAYS_INLINE int n_sums(Shape s)
+{
+    return s.extra == SUMS_16 ? 8 : 4;
 }
 
 static ALWAYS_INLINE int chunk_bytes(Shape s)
 {
     if (pairs(s))
-        return s.extra == SUMS ? ACTS_PAIRS : ACTS_PAIRS_START;
-    return s.extra == SUMS ? ACTS_SINGLE : ACTS_SINGLE_START;
+        return has_sums(s) ? ACTS_PAIRS : ACTS_PAIRS_START;
+    return has_sums(s) ? ACTS_SINGLE : ACTS_SINGLE_START;
 }
 
 static ALWAYS_INLINE int chunk_elements(Shape s)
@@ -31,7 +43,7 @@ static ALWAYS_INLINE int chunk_elements(Shape s)
 
 static ALWAYS_INLINE int64_t record_bytes(Shape s, int k)
 {
-    const int64_t sums = s.extra == SUMS ? i64_round_up((int64_t)k / 32 * 4, 64) : 0;
+    const int64_t sums = has_sums(s) ? i64_round_up((int64_t)k / (128 / n_sums(s)) * 4, 64) : 0;
     return lin_acts_sums_at(k, chunk_bytes(s), chunk_elements(s)) + sums;
 }
 
@@ -90,53 +102,66 @@ static ALWAYS_INLINE __m512 write_chunk(Shape s, const __m512 *v, int n, uint8_t
     return scaled;
 }
 
-/* Each lane: the sum of its group of four (or, with eight, eight) lanes. */
-static ALWAYS_INLINE __m512 group_sum(__m512 v, bool eight)
+/* Each lane: the sum of its group of n lanes: 2, 4 or 8. */
+static ALWAYS_INLINE __m512 group_sum(__m512 v, int n)
 {
     v = _mm512_add_ps(v, _mm512_permute_ps(v, 0xb1));
-    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0x4e));
-    return eight ? _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xb1)) : v;
+    if (n > 2)
+        v = _mm512_add_ps(v, _mm512_permute_ps(v, 0x4e));
+    return n > 4 ? _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xb1)) : v;
 }
 
-/* 128 elements z (8 vectors in natural order). sums: the four blocks' sums. */
+/* z (8 vectors in natural order) to A and B, four vectors each: vector t holds element t of each
+ * lane. */
+static ALWAYS_INLINE void split(Order order, const __m512 z[8], __m512 v[8])
+{
+    if (order == HALVES) {
+        spread(z[0], z[2], z[4], z[6], v);
+        spread(z[1], z[3], z[5], z[7], v + 4);
+        return;
+    }
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    const __m512i first =
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(2));
+    __m512 lo[4];
+    __m512 hi[4];
+    spread(z[0], z[1], z[2], z[3], lo);
+    spread(z[4], z[5], z[6], z[7], hi);
+    for (int t = 0; t < 8; t++) {
+        if (order == ODD) /* element 8 l + t of lane l; even t are A */
+            v[t / 2 + t % 2 * 4] = _mm512_permutex2var_ps(lo[t % 4], t < 4 ? even : odd, hi[t % 4]);
+        else
+            v[t] = _mm512_permutex2var_ps(lo[t % 4], t < 4 ? first : second, hi[t % 4]);
+    }
+}
+
+/* 128 elements z (8 vectors in natural order). sums: those of its blocks. */
 static ALWAYS_INLINE void pack_128(Shape s, const __m512 z[8], uint8_t *out, float *sums)
 {
     __m512 v[8];
     ALIGNED(64) float lane[2][16];
-    switch (s.order) {
-    case HALVES:
-        spread(z[0], z[2], z[4], z[6], v);
-        spread(z[1], z[3], z[5], z[7], v + 4);
-        write_chunk(s, v, 8, out);
-        return;
-    case ODD: {
-        const __m512i even =
-            _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-        __m512 lo[4];
-        __m512 hi[4];
-        spread(z[0], z[1], z[2], z[3], lo);
-        spread(z[4], z[5], z[6], z[7], hi);
-        for (int t = 0; t < 8; t++) /* element 8 l + t of lane l; even t are A */
-            v[t / 2 + t % 2 * 4] = _mm512_permutex2var_ps(lo[t % 4], t < 4 ? even : odd, hi[t % 4]);
-        _mm512_store_ps(lane[0], group_sum(write_chunk(s, v, 8, out), false));
-        if (s.extra == SUMS)
-            for (int i = 0; i < 4; i++)
-                sums[i] = lane[0][4 * i];
+    if (pairs(s)) {
+        const int lanes = 16 / n_sums(s);
+        split(s.order, z, v);
+        _mm512_store_ps(lane[0], group_sum(write_chunk(s, v, 8, out), lanes));
+        if (has_sums(s))
+            for (int i = 0; i < n_sums(s); i++)
+                sums[i] = lane[0][lanes * i];
         return;
     }
-    case NATURAL:
+    if (s.order == NATURAL) {
         spread(z[0], z[1], z[2], z[3], v);
         spread(z[4], z[5], z[6], z[7], v + 4);
-        break;
-    case Q4_K:
+    } else {
         spread(z[0], z[1], z[4], z[5], v);
         spread(z[2], z[3], z[6], z[7], v + 4);
-        break;
     }
-    _mm512_store_ps(lane[0], group_sum(write_chunk(s, v, 4, out), true));
-    _mm512_store_ps(lane[1], group_sum(write_chunk(s, v + 4, 4, out + chunk_bytes(s)), true));
-    if (s.extra == SUMS)
+    _mm512_store_ps(lane[0], group_sum(write_chunk(s, v, 4, out), 8));
+    _mm512_store_ps(lane[1], group_sum(write_chunk(s, v + 4, 4, out + chunk_bytes(s)), 8));
+    if (has_sums(s))
         for (int i = 0; i < 4; i++)
             sums[i] = s.order == Q4_K ? lane[i % 2][i / 2 * 8] : lane[i / 2][i % 2 * 8];
 }
@@ -145,17 +170,18 @@ static ALWAYS_INLINE void pack_row(Shape s, const float *x, int k, uint8_t *out)
 {
     const int step = 128 / chunk_elements(s) * chunk_bytes(s);
     const int64_t sums_at = lin_acts_sums_at(k, chunk_bytes(s), chunk_elements(s));
-    if (s.extra == SUMS)
+    if (has_sums(s))
         memset(out + sums_at, 0, (size_t)(record_bytes(s, k) - sums_at));
     for (int o = 0; o < k; o += 128, out += step) {
         __m512 z[8];
         for (int i = 0; i < 8; i++) /* k is a multiple of 32 */
             z[i] = o + 16 * i < k ? _mm512_loadu_ps(x + o + 16 * i) : _mm512_setzero_ps();
-        float sums[4];
+        float sums[8];
         pack_128(s, z, out, sums);
-        if (s.extra == SUMS) {
-            const int n = k - o < 128 ? (k - o) / 32 : 4;
-            memcpy(out + sums_at - o / 128 * step + o / 32 * 4, sums, (size_t)n * 4);
+        if (has_sums(s)) {
+            const int block = 128 / n_sums(s);
+            const int n = k - o < 128 ? (k - o) / block : n_sums(s);
+            memcpy(out + sums_at - o / 128 * step + o / block * 4, sums, (size_t)n * 4);
         }
     }
 }
@@ -179,6 +205,14 @@ LAYOUT(q4_1, HALVES, SCALED, 0, 1.0F)
 LAYOUT(mxfp4, HALVES, START, 12, 0.5F)
 LAYOUT(mxfp4p, ODD, START, 12, 0.5F)
 LAYOUT(affine4, ODD, SUMS, 0, 1.0F)
+LAYOUT(q5_0, HALVES, START, 16, 1.0F)
+LAYOUT(iq4, HALVES, START, 127, 1.0F)
+LAYOUT(affine2, EIGHTS, SUMS, 0, 1.0F)
+LAYOUT(q2_k, EIGHTS, SUMS_16, 0, 1.0F)
+LAYOUT(q3_k, EIGHTS, START, 4, 1.0F)
+LAYOUT(tq2_0, EIGHTS, START, 1, 1.0F)
+LAYOUT(nvfp4, EIGHTS, START, 12, 0.5F)
+LAYOUT(q1_0, NATURAL, START, 1, 1.0F)
 LAYOUT(q8_0, NATURAL, START, 128, 1.0F)
 LAYOUT(q6_k, NATURAL, START, 32, 1.0F)
 LAYOUT(affine8, NATURAL, SUMS, 0, 1.0F)

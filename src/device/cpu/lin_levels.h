@@ -22,8 +22,10 @@ extern const LinKernel lin_ref;
 const LinKernel *lin_f32_avx2(FormatId format, int rows);
 const LinKernel *lin_f32_avx512(FormatId format, int rows);
 
-/* int8 activations (lin_acts.h), invariant, best for a few rows. NULL for PLAIN formats. */
+/* int8 activations (lin_acts.h), invariant, best for a few rows. NULL for formats that the function
+ * has no kernel for: numbers, codes of 8 bits that are numbers, codebooks. */
 const LinKernel *lin_i8_avx512vnni(FormatId format);
+const LinKernel *lin_i8_bits_avx512vnni(FormatId format);
 
 /* bf16 panels (lin_panel.h), any format, invariant, best for many rows. */
 const LinKernel *lin_bf16_avx512bf16(void);
