@@ -29,7 +29,8 @@ struct PoserWork {
 };
 
 static struct {
-    uint64_t limit_bytes, used_bytes;
+    _Atomic uint64_t limit_bytes; /* the tests change it while the engine looks */
+    uint64_t used_bytes;
     bool shared;
     bool lacks;      /* it cannot run the model */
     int lost_step;   /* 0: none */
