@@ -43,6 +43,7 @@ typedef enum JinjaFunction {
     FN_STRFTIME_NOW,
     FN_CYCLER,
     FN_JOINER,
+    FN_LIPSUM,
 } JinjaFunction;
 
 typedef enum Flow { FLOW_FAIL, FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
@@ -103,7 +104,8 @@ static bool global(Str name, JinjaValue *out)
                                         [FN_RAISE_EXCEPTION] = "raise_exception",
                                         [FN_STRFTIME_NOW] = "strftime_now",
                                         [FN_CYCLER] = "cycler",
-                                        [FN_JOINER] = "joiner"};
+                                        [FN_JOINER] = "joiner",
+                                        [FN_LIPSUM] = "lipsum"};
     for (int i = 0; i < (int)COUNT_OF(names); i++) {
         if (str_is(name, names[i])) {
             *out = (JinjaValue){.type = JINJA_FUNCTION, .u.function = i};
@@ -125,6 +127,8 @@ static bool lookup(Jinja *j, Str name, JinjaValue *out)
         seen += 1 + s->n / 8;
     }
     const JinjaValue *v = jinja_dict_find(j->context, name);
+    if (!v && str_is(name, "self"))
+        return jinja_fail(j, "\"self\" is not supported");
     if (v)
         *out = *v;
     else if (!global(name, out))
@@ -465,6 +469,8 @@ static bool call_function(Jinja *j, int function, const JinjaCall *call, JinjaVa
         return make_cycler(j, call, out);
     case FN_JOINER:
         return make_joiner(j, call, out);
+    case FN_LIPSUM:
+        return jinja_fail(j, "lipsum() is not supported");
     case FN_RAISE_EXCEPTION: {
         JinjaValue text = {0};
         if (!jinja_bind(j, "raise_exception()", call, "message", 1, arg) ||
@@ -949,10 +955,12 @@ static bool filter_items(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaL
         return false;
     for (int64_t i = 0; i < (*items)->n; i++) {
         JinjaValue yes = {0};
+        JinjaValue item = (*items)->at[i];
         j->scope = outer;
-        if (!scope_push(j) || !assign(j, n->a, (*items)->at[i]) || !eval(j, n->c, &yes))
+        if (!scope_push(j) || !assign(j, n->a, item) || !eval(j, n->c, &yes))
             return false;
-        if (jinja_truth(yes) && !jinja_list_push(j, kept.u.list, (*items)->at[i]))
+        if (jinja_truth(yes) && ((n->a->kind == JN_TUPLE && !eval(j, n->a, &item)) ||
+                                 !jinja_list_push(j, kept.u.list, item)))
             return false;
     }
     j->scope = outer;
@@ -973,6 +981,7 @@ static Flow run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue
     if (!loop)
         return FLOW_FAIL;
     Flow flow = FLOW_NEXT;
+    bool ended = false; /* a body, without break or continue: else there is no other way */
     *loop = (JinjaLoop){.node = n, .scope = outer, .items = items, .depth = depth};
     for (loop->at = 0; loop->at < items->n; loop->at++) {
         const JinjaValue self = {.type = JINJA_LOOP, .u.loop = loop};
@@ -983,12 +992,13 @@ static Flow run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue
         flow = exec(j, n->body);
         if (flow == FLOW_FAIL || flow == FLOW_BREAK)
             break;
+        ended = ended || flow == FLOW_NEXT;
     }
     if (flow == FLOW_FAIL)
         return FLOW_FAIL;
     flow = FLOW_NEXT;
     j->scope = outer;
-    if (items->n == 0 && n->otherwise) { /* its break is that of the loop around */
+    if (!ended && n->otherwise) { /* its break is that of the loop around */
         if (!scope_push(j))
             return FLOW_FAIL;
         flow = exec(j, n->otherwise);

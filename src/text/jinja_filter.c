@@ -1,10 +1,13 @@
 #include "text/jinja_filter.h"
 
 #include "text/jinja_format.h"
+#include "text/jinja_layout.h"
+#include "text/jinja_markup.h"
 #include "text/jinja_method.h"
 #include "text/jinja_seq.h"
 #include "text/utf8.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -53,58 +56,6 @@ static bool f_title(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *o
 static bool f_string(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     return no_args(j, "string", call) && jinja_to_str(j, v, out);
-}
-
-static bool f_safe(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
-{
-    if (!no_args(j, "safe", call) || !jinja_to_str(j, v, out))
-        return false;
-    out->flags |= JINJA_SAFE;
-    return true;
-}
-
-static bool escape_html(Jinja *j, Str s, JinjaValue *out)
-{
-    StrBuf b;
-    jinja_buf(j, &b);
-    for (size_t i = 0; i < s.len; i++) {
-        const char c = s.ptr[i];
-        if (c == '&')
-            strbuf_add_cstr(&b, "&amp;");
-        else if (c == '<')
-            strbuf_add_cstr(&b, "&lt;");
-        else if (c == '>')
-            strbuf_add_cstr(&b, "&gt;");
-        else if (c == '"')
-            strbuf_add_cstr(&b, "&#34;");
-        else if (c == '\'')
-            strbuf_add_cstr(&b, "&#39;");
-        else
-            strbuf_add(&b, &c, 1);
-    }
-    if (!jinja_take_buf(j, &b, out))
-        return false;
-    out->flags |= JINJA_SAFE;
-    return true;
-}
-
-static bool f_escape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
-{
-    JinjaValue s = {0};
-    if (!no_args(j, "escape", call) || !jinja_to_str(j, v, &s))
-        return false;
-    if (s.flags & JINJA_SAFE) {
-        *out = s;
-        return true;
-    }
-    return escape_html(j, jinja_text(s), out);
-}
-
-static bool f_forceescape(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
-{
-    JinjaValue s = {0};
-    return no_args(j, "forceescape", call) && jinja_to_str(j, v, &s) &&
-           escape_html(j, jinja_text(s), out);
 }
 
 static bool f_trim(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -248,72 +199,15 @@ static bool f_wordcount(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
     int64_t n = 0;
     bool inside = false;
     for (size_t i = 0; i < s.len;) { /* runs of \w */
-        const size_t len = utf8_step(s.u.s[i]);
-        const JinjaMethod m = {jinja_str(s.u.s + i, len), {"isalnum", 7}};
-        JinjaValue is = {0};
-        if (!jinja_method_call(j, &m, &(JinjaCall){0}, &is))
-            return false;
-        const bool word = is.u.b || s.u.s[i] == '_';
+        uint32_t cp = 0;
+        const int len = utf8_decode(s.u.s + i, s.len - i, &cp);
+        const bool word = jinja_is_word(cp);
         n += word && !inside;
         inside = word;
-        i += len;
+        i += len > 0 ? (size_t)len : 1;
     }
     *out = jinja_int(n);
     return true;
-}
-
-static bool f_urlencode(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
-{
-    JinjaValue s = {0};
-    if (!no_args(j, "urlencode", call))
-        return false;
-    if (v.type == JINJA_DICT || jinja_is_seq(v))
-        return jinja_fail(j, "urlencode of a collection is not supported");
-    if (!jinja_to_str(j, v, &s))
-        return false;
-    StrBuf b;
-    jinja_buf(j, &b);
-    for (size_t i = 0; i < s.len; i++) {
-        const char c = s.u.s[i];
-        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                           (c >= '0' && c <= '9') || (c && strchr("_.-~/", c));
-        if (plain)
-            strbuf_add(&b, &c, 1);
-        else
-            strbuf_printf(&b, "%%%02X", (unsigned)(unsigned char)c);
-    }
-    return jinja_take_buf(j, &b, out);
-}
-
-static bool f_striptags(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
-{
-    JinjaValue s = {0};
-    JinjaValue words = {0};
-    if (!no_args(j, "striptags", call) || !jinja_to_str(j, v, &s))
-        return false;
-    StrBuf b;
-    jinja_buf(j, &b);
-    for (size_t i = 0; i < s.len; i++) {
-        if (s.u.s[i] == '<') {
-            const char *close = memchr(s.u.s + i, '>', s.len - i);
-            if (close) {
-                i = (size_t)(close - s.u.s);
-                continue;
-            }
-        }
-        strbuf_add(&b, s.u.s + i, 1);
-    }
-    JinjaValue bare = {0};
-    if (!jinja_take_buf(j, &b, &bare) || !jinja_step(j, s.len) ||
-        !jinja_split(j, jinja_text(bare), (Str){NULL, 0}, -1, false, &words))
-        return false;
-    jinja_buf(j, &b);
-    for (int64_t i = 0; i < words.u.list->n; i++) {
-        if (i)
-            strbuf_add_cstr(&b, " ");
-        strbuf_add(&b, words.u.list->at[i].u.s, words.u.list->at[i].len);
-    }
-    return jinja_take_buf(j, &b, out);
 }
 
 static bool f_format(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -342,19 +236,6 @@ static bool f_format(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *
     return jinja_percent(j, jinja_text(s), args, out);
 }
 
-static bool f_pprint(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
-{
-    StrBuf b;
-    if (!no_args(j, "pprint", call))
-        return false;
-    jinja_buf(j, &b);
-    if (!jinja_write(j, &b, v, true)) {
-        strbuf_free(&b);
-        return false;
-    }
-    return jinja_take_buf(j, &b, out);
-}
-
 /* ---- numbers ---- */
 
 static bool f_abs(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -374,37 +255,51 @@ static bool f_abs(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out
     return true;
 }
 
-/* Python's int() of text. */
+/* A number as Python reads it: blanks around it and '_' between digits are passed over, digits of
+ * any script count. False: longer than any number, or a '_' out of place. */
+static bool plain_number(Str s, char *out, size_t cap)
+{
+    size_t n = 0;
+    bool digit = false; /* before */
+    s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT | JINJA_RIGHT);
+    for (size_t i = 0; i < s.len;) {
+        uint32_t cp = 0;
+        const int len = utf8_decode(s.ptr + i, s.len - i, &cp);
+        i += len > 0 ? (size_t)len : 1;
+        const bool between = digit && i < s.len && s.ptr[i] != '_';
+        if (cp == '_' && !between)
+            return false;
+        const int value = jinja_digit(cp);
+        digit = value >= 0 || (cp < 0x80 && isalpha((int)cp));
+        if (cp == '_')
+            continue;
+        if ((value < 0 && (cp == 0 || cp >= 0x80)) || n + 1 == cap)
+            return false;
+        out[n++] = value >= 0 ? (char)('0' + value) : (char)cp;
+    }
+    out[n] = '\0';
+    return n > 0;
+}
+
 static bool text_to_int(Str s, int base, int64_t *out)
 {
     char buf[72];
-    size_t n = 0;
-    s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT | JINJA_RIGHT);
-    for (size_t i = 0; i < s.len; i++) {
-        if (s.ptr[i] == '_' && i > 0 && i + 1 < s.len && s.ptr[i - 1] != '_')
-            continue;
-        if (n + 1 == sizeof buf || s.ptr[i] == '\0')
-            return false;
-        buf[n++] = s.ptr[i];
-    }
-    buf[n] = '\0';
     char *end;
     errno = 0;
+    if (!plain_number(s, buf, sizeof buf))
+        return false;
     *out = strtoll(buf, &end, base);
-    return n > 0 && *end == '\0' && errno == 0;
+    return *end == '\0' && errno == 0;
 }
 
 static bool text_to_double(Str s, double *out)
 {
-    char buf[400];
-    s = jinja_strip(s, (Str){NULL, 0}, JINJA_LEFT | JINJA_RIGHT);
-    if (s.len == 0 || s.len >= sizeof buf || memchr(s.ptr, 'x', s.len) || memchr(s.ptr, 'X', s.len))
-        return false;
-    memcpy(buf, s.ptr, s.len);
-    buf[s.len] = '\0';
+    char buf[1200];
     char *end;
+    if (!plain_number(s, buf, sizeof buf) || strpbrk(buf, "xX("))
+        return false;
     *out = strtod(buf, &end);
-    return end == buf + s.len;
+    return *end == '\0';
 }
 
 static bool f_int(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -455,6 +350,47 @@ static bool f_float(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *o
     else
         *out = arg[0].type == JINJA_MISSING ? jinja_float(0.0) : arg[0];
     return true;
+}
+
+/* float(v) */
+static bool to_double(Jinja *j, JinjaValue v, double *out)
+{
+    if (v.type == JINJA_UNDEFINED)
+        return jinja_undefined_fail(j, v);
+    if (v.type == JINJA_STR)
+        return text_to_double(jinja_text(v), out) ||
+               jinja_fail(j, "ValueError: could not convert string to float");
+    if (!jinja_is_number(v))
+        return jinja_fail(j,
+                          "TypeError: float() argument must be a string or a real number, not '%s'",
+                          jinja_type_name(v));
+    *out = jinja_to_double(v);
+    return true;
+}
+
+static bool f_filesizeformat(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
+{
+    static const char letters[] = "kMGTPEZY";
+    JinjaValue arg[JINJA_PARAMS_MAX];
+    double bytes;
+    char text[400];
+    if (!jinja_bind(j, "filesizeformat", call, "binary", 0, arg) || !to_double(j, v, &bytes))
+        return false;
+    const bool binary = jinja_truth(arg[0]);
+    const double base = binary ? 1024.0 : 1000.0;
+    if (isnan(bytes) || (isinf(bytes) && bytes < 0))
+        return jinja_fail(j, "ValueError: cannot convert float to integer");
+    if (bytes < base) {
+        snprintf(text, sizeof text, bytes == 1.0 ? "1 Byte" : "%.0f Bytes", trunc(bytes) + 0.0);
+    } else {
+        int i = 0;
+        double unit = base * base;
+        for (; i < 7 && bytes >= unit; i++)
+            unit *= base;
+        const char letter = binary && i == 0 ? 'K' : letters[i];
+        snprintf(text, sizeof text, "%.1f %c%sB", base * bytes / unit, letter, binary ? "i" : "");
+    }
+    return jinja_copy_str(j, str_from(text), out);
 }
 
 static bool f_round(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
@@ -570,7 +506,7 @@ typedef bool FilterFn(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue 
 
 static const struct {
     const char *name;
-    FilterFn *fn;
+    FilterFn *fn; /* NULL: known, and refused: of chance, or of lists of domains */
 } filters[] = {
     {"abs", f_abs},
     {"attr", f_attr},
@@ -581,11 +517,12 @@ static const struct {
     {"d", f_default},
     {"default", f_default},
     {"dictsort", jinja_seq_dictsort},
-    {"e", f_escape},
-    {"escape", f_escape},
+    {"e", jinja_escape},
+    {"escape", jinja_escape},
+    {"filesizeformat", f_filesizeformat},
     {"first", jinja_seq_first},
     {"float", f_float},
-    {"forceescape", f_forceescape},
+    {"forceescape", jinja_forceescape},
     {"format", f_format},
     {"groupby", jinja_seq_groupby},
     {"indent", f_indent},
@@ -599,19 +536,20 @@ static const struct {
     {"map", jinja_seq_map},
     {"max", jinja_seq_max},
     {"min", jinja_seq_min},
-    {"pprint", f_pprint},
+    {"pprint", jinja_pprint},
+    {"random", NULL},
     {"reject", jinja_seq_reject},
     {"rejectattr", jinja_seq_rejectattr},
     {"replace", f_replace},
     {"reverse", jinja_seq_reverse},
     {"round", f_round},
-    {"safe", f_safe},
+    {"safe", jinja_safe},
     {"select", jinja_seq_select},
     {"selectattr", jinja_seq_selectattr},
     {"slice", jinja_seq_slice},
     {"sort", jinja_seq_sort},
     {"string", f_string},
-    {"striptags", f_striptags},
+    {"striptags", jinja_striptags},
     {"sum", jinja_seq_sum},
     {"title", f_title},
     {"tojson", f_tojson},
@@ -619,8 +557,11 @@ static const struct {
     {"truncate", f_truncate},
     {"unique", jinja_seq_unique},
     {"upper", f_upper},
-    {"urlencode", f_urlencode},
+    {"urlencode", jinja_urlencode},
+    {"urlize", NULL},
     {"wordcount", f_wordcount},
+    {"wordwrap", jinja_wordwrap},
+    {"xmlattr", jinja_xmlattr},
 };
 
 int jinja_filter_id(Str name)
@@ -637,5 +578,7 @@ bool jinja_filter(Jinja *j, int id, Str name, JinjaValue v, const JinjaCall *cal
     if (id < 0)
         return jinja_fail(j, "TemplateRuntimeError: No filter named '%.*s' found.",
                           name.len < 60 ? (int)name.len : 60, name.ptr);
+    if (!filters[id].fn)
+        return jinja_fail(j, "the filter '%s' is not supported", filters[id].name);
     return filters[id].fn(j, v, call, out);
 }

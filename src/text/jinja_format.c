@@ -470,7 +470,8 @@ bool jinja_percent(Jinja *j, Str format, JinjaValue args, JinjaValue *out)
     }
     const bool all = args.type == JINJA_TUPLE
                          ? p.next >= args.u.list->n
-                         : p.next > 0 || args.type == JINJA_DICT || args.type == JINJA_LIST;
+                         : p.next > 0 || args.type == JINJA_DICT || args.type == JINJA_LIST ||
+                               args.type == JINJA_RANGE || args.type == JINJA_UNDEFINED;
     if (ok && !all)
         ok = jinja_fail(j, "TypeError: not all arguments converted during string formatting");
     if (!ok) {
@@ -482,6 +483,7 @@ bool jinja_percent(Jinja *j, Str format, JinjaValue args, JinjaValue *out)
 
 /* ---- "{}".format(x) ---- */
 
+/* *next: of the fields without a number; negative: one had a number. */
 static bool field_value(Jinja *j, Str field, const JinjaCall *call, int *next, JinjaValue *out)
 {
     size_t n = 0;
@@ -489,9 +491,15 @@ static bool field_value(Jinja *j, Str field, const JinjaCall *call, int *next, J
         n++;
     const Str first = {field.ptr, n};
     int64_t index = -1;
+    const bool numbered = n > 0 && str_to_int(first, 0, INT32_MAX, &index);
+    if ((n == 0 && *next < 0) || (numbered && *next > 0))
+        return jinja_fail(j, "ValueError: cannot switch between manual field specification and "
+                             "automatic field numbering");
     if (n == 0)
         index = (*next)++;
-    else if (!str_to_int(first, 0, INT32_MAX, &index))
+    else if (numbered)
+        *next = -1;
+    else
         index = -1;
     if (index >= 0) {
         if (index >= call->n_pos)

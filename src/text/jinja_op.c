@@ -120,7 +120,8 @@ static bool float_op(Jinja *j, JinjaOp op, double a, double b, JinjaValue *out)
         if (op == JO_MOD)
             r = m != 0.0 ? m + (down ? b : 0.0) : copysign(0.0, b);
         else
-            r = floor(div - (down ? 1.0 : 0.0) + 0.5);
+            r = div - (down ? 1.0 : 0.0) != 0.0 ? floor(div - (down ? 1.0 : 0.0) + 0.5)
+                                                : copysign(0.0, a / b);
         break;
     }
     case JO_POW:

@@ -64,18 +64,29 @@ typedef struct Keyed {
     JinjaValue key, value;
 } Keyed;
 
-/* `listed`: as the keys compare inside a list, where equal ones are never asked for their order. */
-static bool key_less(Jinja *j, JinjaValue a, JinjaValue b, bool listed, bool *out)
+typedef enum Order {
+    ORDER_PLAIN,
+    ORDER_LISTED, /* as inside a list, where equal ones are never asked for their order */
+    ORDER_MIXED,  /* types that have no order among them go by their names */
+} Order;
+
+static bool key_less(Jinja *j, JinjaValue a, JinjaValue b, Order order, bool *out)
 {
     bool same = false;
     *out = false;
-    if (listed && !jinja_equal(j, a, b, &same))
+    if (order == ORDER_MIXED && a.type != b.type && !(jinja_is_number(a) && jinja_is_number(b))) {
+        *out = strcmp(jinja_type_name(a), jinja_type_name(b)) < 0;
+        return true;
+    }
+    if (order == ORDER_MIXED && a.type == JINJA_NONE)
+        return true;
+    if (order == ORDER_LISTED && !jinja_equal(j, a, b, &same))
         return false;
     return same || jinja_less(j, a, b, "<", out);
 }
 
 /* Stable merge sort of at[0, n), with `tmp` as room. */
-static bool sort_keyed(Jinja *j, Keyed *at, Keyed *tmp, int64_t n, bool reverse, bool listed)
+static bool sort_keyed(Jinja *j, Keyed *at, Keyed *tmp, int64_t n, bool reverse, Order order)
 {
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t from = 0; from < n; from += 2 * width) {
@@ -86,8 +97,8 @@ static bool sort_keyed(Jinja *j, Keyed *at, Keyed *tmp, int64_t n, bool reverse,
             for (int64_t k = from; k < end; k++) {
                 bool take_b = a == mid;
                 if (a < mid && b < end) { /* the right one only when it is truly before */
-                    const bool ok = reverse ? key_less(j, at[a].key, at[b].key, listed, &take_b)
-                                            : key_less(j, at[b].key, at[a].key, listed, &take_b);
+                    const bool ok = reverse ? key_less(j, at[a].key, at[b].key, order, &take_b)
+                                            : key_less(j, at[b].key, at[a].key, order, &take_b);
                     if (!ok || !jinja_step(j, 1))
                         return false;
                 }
@@ -114,6 +125,24 @@ static bool keyed_of(Jinja *j, const JinjaList *items, JinjaValue attribute, boo
     return true;
 }
 
+bool jinja_sorted_pairs(Jinja *j, const JinjaDict *d, bool mixed, const JinjaPair **out)
+{
+    Keyed *at = jinja_take(j, (size_t)d->n * 2 + 1, sizeof *at);
+    JinjaPair *pairs = jinja_take(j, (size_t)d->n + 1, sizeof *pairs);
+    if (!at || !pairs)
+        return false;
+    for (int64_t i = 0; i < d->n; i++)
+        at[i] = (Keyed){d->at[i].key, d->at[i].value};
+    if (!sort_keyed(j, at, at + d->n, d->n, false, mixed ? ORDER_MIXED : ORDER_PLAIN))
+        return false;
+    for (int64_t i = 0; i < d->n; i++) {
+        pairs[i].key = at[i].key;
+        pairs[i].value = at[i].value;
+    }
+    *out = pairs;
+    return true;
+}
+
 bool jinja_seq_sort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out)
 {
     JinjaValue arg[JINJA_PARAMS_MAX];
@@ -121,7 +150,7 @@ bool jinja_seq_sort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *o
     Keyed *at;
     if (!jinja_bind(j, "sort", call, "reverse case_sensitive attribute", 0, arg) ||
         !jinja_iterate(j, v, &items) || !keyed_of(j, items, arg[2], jinja_truth(arg[1]), &at) ||
-        !sort_keyed(j, at, at + items->n, items->n, jinja_truth(arg[0]), true) ||
+        !sort_keyed(j, at, at + items->n, items->n, jinja_truth(arg[0]), ORDER_LISTED) ||
         !jinja_list_new(j, JINJA_LIST, items->n, out))
         return false;
     for (int64_t i = 0; i < items->n; i++)
@@ -149,7 +178,7 @@ bool jinja_seq_dictsort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValu
     const JinjaValue index = jinja_int(str_is(by, "value"));
     if (!jinja_items(j, v.u.dict, &pairs) ||
         !keyed_of(j, pairs.u.list, index, jinja_truth(arg[0]), &at) ||
-        !sort_keyed(j, at, at + pairs.u.list->n, pairs.u.list->n, jinja_truth(arg[2]), false))
+        !sort_keyed(j, at, at + pairs.u.list->n, pairs.u.list->n, jinja_truth(arg[2]), ORDER_PLAIN))
         return false;
     for (int64_t i = 0; i < pairs.u.list->n; i++)
         pairs.u.list->at[i] = at[i].value;
@@ -226,7 +255,7 @@ bool jinja_seq_groupby(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue
         if (at[i].key.type == JINJA_UNDEFINED)
             at[i].key = arg[1];
     }
-    if (!sort_keyed(j, at, at + items->n, items->n, false, false) ||
+    if (!sort_keyed(j, at, at + items->n, items->n, false, ORDER_PLAIN) ||
         !jinja_list_new(j, JINJA_LIST, 0, out))
         return false;
     JinjaList *members = NULL;

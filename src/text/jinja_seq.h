@@ -28,4 +28,7 @@ bool jinja_seq_sort(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *o
 bool jinja_seq_sum(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out);
 bool jinja_seq_unique(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *out);
 
+/* The pairs of d in the order of their keys; mixed: keys of any types. */
+bool jinja_sorted_pairs(Jinja *j, const JinjaDict *d, bool mixed, const JinjaPair **out);
+
 #endif

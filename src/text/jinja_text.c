@@ -9,6 +9,26 @@ bool jinja_is_space(uint32_t cp)
     return utf8_is_space(cp) || (cp >= 0x1C && cp <= 0x1F);
 }
 
+bool jinja_is_word(uint32_t cp)
+{
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    return cp == '_' || (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
+           (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+}
+
+int jinja_digit(uint32_t cp)
+{
+    if (utf8proc_category((utf8proc_int32_t)cp) != UTF8PROC_CATEGORY_ND)
+        return -1;
+    if (cp >= 0x1D7CE && cp <= 0x1D7FF) /* five scripts without a gap */
+        return (int)(cp - 0x1D7CE) % 10;
+    int before = 0;
+    while (before < 9 &&
+           utf8proc_category((utf8proc_int32_t)cp - before - 1) == UTF8PROC_CATEGORY_ND)
+        before++;
+    return before;
+}
+
 bool jinja_is_identifier(Str s)
 {
     for (size_t i = 0; i < s.len;) {

@@ -1,5 +1,6 @@
 #include "text/jinja_value.h"
 
+#include "text/jinja_seq.h"
 #include "text/utf8.h"
 #include "text/vocab.h"
 
@@ -777,6 +778,13 @@ bool jinja_contains(Jinja *j, JinjaValue box, JinjaValue item, bool *out)
         *out = found != NULL;
         return true;
     }
+    const bool pair = item.type == JINJA_TUPLE && item.u.list->n == 2;
+    if (box.type == JINJA_VIEW && box.flags != JINJA_VALUES &&
+        (box.flags == JINJA_KEYS || pair)) { /* looked up, and so one that could be a key */
+        uint64_t h;
+        if (!hash_key(j, pair && box.flags == JINJA_ITEMS ? item.u.list->at[0] : item, &h))
+            return false;
+    }
     if (!jinja_is_seq(box) && box.type != JINJA_UNDEFINED)
         return jinja_fail(j, "TypeError: argument of type '%s' is not iterable",
                           jinja_type_name(box));
@@ -877,9 +885,24 @@ static void repr_str(StrBuf *out, Str s)
     strbuf_add(out, &quote, 1);
 }
 
+/* Whether a list or dict is inside itself, which takes a namespace; then three dots stand for it.
+ */
+static bool is_open(const Jinja *j, const void *box)
+{
+    for (const JinjaOpen *o = j->open; o && j->open_namespaces > 0; o = o->outer) {
+        if (o->box == box)
+            return true;
+    }
+    return false;
+}
+
 static bool write_seq(Jinja *j, StrBuf *out, JinjaValue v)
 {
     const JinjaList *l = v.u.list;
+    const JinjaOpen here = {j->open, l};
+    if (is_open(j, l))
+        return strbuf_add_cstr(out, v.type == JINJA_TUPLE ? "(...)" : "[...]");
+    j->open = &here;
     strbuf_add_cstr(out, v.type == JINJA_TUPLE ? "(" : "[");
     for (int64_t i = 0; i < l->n; i++) {
         if (i)
@@ -890,11 +913,16 @@ static bool write_seq(Jinja *j, StrBuf *out, JinjaValue v)
     if (v.type == JINJA_TUPLE && l->n == 1)
         strbuf_add_cstr(out, ",");
     strbuf_add_cstr(out, v.type == JINJA_TUPLE ? ")" : "]");
+    j->open = here.outer;
     return true;
 }
 
 static bool write_dict(Jinja *j, StrBuf *out, const JinjaDict *d)
 {
+    const JinjaOpen here = {j->open, d};
+    if (is_open(j, d))
+        return strbuf_add_cstr(out, "{...}");
+    j->open = &here;
     strbuf_add_cstr(out, "{");
     for (int64_t i = 0; i < d->n; i++) {
         if (i)
@@ -906,6 +934,7 @@ static bool write_dict(Jinja *j, StrBuf *out, const JinjaDict *d)
             return false;
     }
     strbuf_add_cstr(out, "}");
+    j->open = here.outer;
     return true;
 }
 
@@ -968,7 +997,9 @@ bool jinja_write(Jinja *j, StrBuf *out, JinjaValue v, bool repr)
         break;
     case JINJA_NAMESPACE:
         strbuf_add_cstr(out, "<Namespace ");
+        j->open_namespaces++;
         ok = write_dict(j, out, v.u.dict);
+        j->open_namespaces--;
         strbuf_add_cstr(out, ">");
         break;
     case JINJA_MACRO:
@@ -1053,34 +1084,6 @@ static void json_line(StrBuf *out, const JinjaJson *how, int level)
         strbuf_add(out, how->indent.ptr, how->indent.len);
 }
 
-static int pair_order(const void *a, const void *b)
-{
-    const JinjaValue x = ((const JinjaPair *)a)->key;
-    const JinjaValue y = ((const JinjaPair *)b)->key;
-    const size_t n = x.len < y.len ? x.len : y.len;
-    const int c = n ? memcmp(x.u.s, y.u.s, n) : 0;
-    return c ? c : (x.len > y.len) - (x.len < y.len);
-}
-
-/* Keys of one type sort; only strings are met in practice. */
-static bool sorted_pairs(Jinja *j, const JinjaDict *d, const JinjaPair **out)
-{
-    for (int64_t i = 0; i < d->n; i++) {
-        if (d->at[i].key.type != JINJA_STR)
-            return jinja_fail(j, "TypeError: sort_keys wants string keys, one is '%s'",
-                              jinja_type_name(d->at[i].key));
-    }
-    JinjaPair *copy = jinja_take(j, (size_t)d->n + 1, sizeof *copy);
-    if (!copy || !jinja_step(j, d->n * 8))
-        return false;
-    if (d->n) {
-        memcpy(copy, d->at, (size_t)d->n * sizeof *copy);
-        qsort(copy, (size_t)d->n, sizeof *copy, pair_order);
-    }
-    *out = copy;
-    return true;
-}
-
 static bool json_value(Jinja *j, StrBuf *out, JinjaValue v, const JinjaJson *how, int level);
 
 static bool json_key(Jinja *j, StrBuf *out, JinjaValue key, const JinjaJson *how)
@@ -1106,7 +1109,7 @@ static bool json_dict(Jinja *j, StrBuf *out, const JinjaDict *d, const JinjaJson
         strbuf_add_cstr(out, "{}");
         return true;
     }
-    if (how->sort && !sorted_pairs(j, d, &at))
+    if (how->sort && !jinja_sorted_pairs(j, d, false, &at))
         return false;
     strbuf_add_cstr(out, "{");
     for (int64_t i = 0; i < d->n; i++) {

@@ -110,6 +110,12 @@ struct JinjaMethod {
 typedef struct JinjaScope JinjaScope;
 
 /* One render. */
+/* A list or dict that is being written out. */
+typedef struct JinjaOpen {
+    const struct JinjaOpen *outer;
+    const void *box;
+} JinjaOpen;
+
 typedef struct Jinja {
     Arena arena;
     const char *doc;
@@ -124,6 +130,8 @@ typedef struct Jinja {
     const JinjaDict *context;
     JinjaScope *scope, *root;
     const struct tm *now;
+    const JinjaOpen *open;
+    int open_namespaces;
     bool escape; /* inside {% autoescape true %} */
     bool failed;
     Error *err;

@@ -150,7 +150,10 @@ static void test_limits(void **state)
         {"{% set ns = namespace(x=1) %}{% for i in range(3000) %}{% set ns.x = [ns.x] %}{% endfor "
          "%}{{ ns.x }}",
          "levels"},
-        {"{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns }}", "levels"},
+        {"{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ [ns] == [[ns]] }}{% for i in "
+         "range(3000) "
+         "%}{% set ns.x = namespace(x=ns.x) %}{% endfor %}{{ ns }}",
+         "levels"},
         {"{% set ns = namespace(x=1) %}{% for i in range(3000) %}{% set ns.x = [ns.x] %}{% endfor "
          "%}{{ ns.x == [ns.x] }}{{ ns.x|tojson }}",
          "levels"},
