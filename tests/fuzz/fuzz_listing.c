@@ -17,11 +17,20 @@ static Str next_text(const uint8_t **at, const uint8_t *end)
     return (Str){(const char *)from, (size_t)(to - from)};
 }
 
+/* Whether a piece of the path is "..". */
+static bool climbs(const char *path)
+{
+    for (const char *at = path; (at = strstr(at, "..")) != NULL; at++)
+        if ((at == path || at[-1] == '/') && (at[2] == '/' || at[2] == '\0'))
+            return true;
+    return false;
+}
+
 /* Names that would be written to the store. */
 static void check(const ListingChoice *c)
 {
     for (int i = 0; i < c->n; i++)
-        if (!part_name_ok(str_from(c->files[i]->want.name)) || strstr(c->files[i]->path, "../") ||
+        if (!part_name_ok(str_from(c->files[i]->want.name)) || climbs(c->files[i]->path) ||
             c->files[i]->path[0] == '/')
             abort();
 }
