@@ -6,12 +6,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "formats/build_files.h"
 #include "weights/checkpoint.h"
-
-enum { N = 16, K = 128 };
+#include "weights/safetensors.h"
 
 static Arena arena;
 static TempDir dir;
@@ -42,89 +42,152 @@ static Checkpoint *open_good(const char *path)
 }
 
 typedef struct Case {
-    const char *dir, *stem;
+    const char *dir;
     FormatId format;
     int group;
-    int64_t derived; /* bytes */
-    int n;           /* 0: N */
+    int derived;    /* bytes, of mlp.down_proj */
+    bool ordered;   /* by activation */
+    bool plus_zero; /* the library unpacks no negative zero */
 } Case;
 
-#define AFFINE(bits, n, codes, group)                                                              \
-    ((codes) ? (n)*K * (bits) / 8 : 0) + (n)*K / (group)*2 * (int)sizeof(float)
+enum { DOWN_N = 64, DOWN_K = 128 };
+#define AFFINE(bits, codes, group)                                                                 \
+    (((codes) ? DOWN_N * DOWN_K * (bits) / 8 : 0) +                                                \
+     DOWN_N * DOWN_K / (group)*2 * (int)sizeof(float))
+#define ORDER (DOWN_K * (int)sizeof(int32_t))
 
 static const Case cases[] = {
-    {"fp8_block", "q", FMT_FP8, 64, N * 2 * 4, 0},
-    {"fp8_channel", "q", FMT_FP8, K, 0, 0},
-    {"fp8_channel", "t", FMT_FP8, K, 0, 0},
-    {"modelopt_nvfp4", "q", FMT_NVFP4S, 16, 0, 0},
-    {"ct_nvfp4", "q", FMT_NVFP4S, 16, 0, 0},
-    {"ct_int", "a", FMT_AFFINE4, 64, AFFINE(4, N, 0, 64), 0},
-    {"ct_int", "b", FMT_AFFINE4, 32, AFFINE(4, N, 0, 32), 0},
-    {"ct_int", "c", FMT_AFFINE8, 128, AFFINE(8, N, 0, 128), 0},
-    {"ct_int", "d", FMT_AFFINE4, 128, AFFINE(4, N, 0, 128), 0},
-    {"ct_int8", "q", FMT_AFFINE8, 128, AFFINE(8, N, 1, 128), 0},
-    {"gptq", "q2", FMT_AFFINE2, 64, AFFINE(2, N, 1, 64), 0},
-    {"gptq", "q3", FMT_AFFINE3, 64, AFFINE(3, 32, 1, 64), 32},
-    {"gptq", "q4", FMT_AFFINE4, 64, AFFINE(4, N, 1, 64), 0},
-    {"gptq", "q8", FMT_AFFINE8, 64, AFFINE(8, N, 1, 64), 0},
-    {"gptq_v2", "q4", FMT_AFFINE4, 64, AFFINE(4, N, 1, 64), 0},
-    {"awq", "q", FMT_AFFINE4, 64, AFFINE(4, N, 1, 64), 0},
-    {"bitnet", "q", FMT_AFFINE2, 128, AFFINE(2, N, 1, 128), 0},
-    {"bitnet_div", "q", FMT_AFFINE2, 128, AFFINE(2, N, 1, 128), 0},
-    {"bnb_nf4", "p", FMT_NF4, 64, 0, 0},
-    {"bnb_nf4", "n", FMT_NF4, 64, N * 2 * 4, 0},
+    {"fp8_block", FMT_FP8, 32, DOWN_N *DOWN_K / 32 * (int)sizeof(float), false, false},
+    {"bitnet", FMT_AFFINE2, 128, AFFINE(2, 1, 128), false, false},
+    {"bitnet_div", FMT_AFFINE2, 128, AFFINE(2, 1, 128), false, false},
+    {"bnb_nf4", FMT_NF4, 64, 0, false, false},
+    {"bnb_nf4_nested", FMT_NF4, 64, DOWN_N *DOWN_K / 64 * (int)sizeof(float), false, false},
+    {"ct_fp8_channel", FMT_FP8, 128, 0, false, false},
+    {"ct_fp8_tensor", FMT_FP8, 128, 0, false, false},
+    {"ct_int4", FMT_AFFINE4, 64, AFFINE(4, 0, 64), false, false},
+    {"ct_int4_asym", FMT_AFFINE4, 32, AFFINE(4, 0, 32), false, false},
+    {"ct_int4_act", FMT_AFFINE4, 32, AFFINE(4, 1, 32) + ORDER, true, false},
+    {"ct_int4_channel_asym", FMT_AFFINE4, 128, AFFINE(4, 0, 128), false, false},
+    {"ct_int8_packed", FMT_AFFINE8, 128, AFFINE(8, 0, 128), false, false},
+    {"ct_int8", FMT_AFFINE8, 128, AFFINE(8, 1, 128), false, false},
+    {"ct_nvfp4", FMT_NVFP4S, 16, 0, false, false},
+    {"gptq_2", FMT_AFFINE2, 32, AFFINE(2, 1, 32), false, false},
+    {"gptq_3_act", FMT_AFFINE3, 64, AFFINE(3, 1, 64) + ORDER, true, false},
+    {"gptq_4", FMT_AFFINE4, 32, AFFINE(4, 1, 32), false, false},
+    {"gptq_4_act", FMT_AFFINE4, 32, AFFINE(4, 1, 32) + ORDER, true, false},
+    {"gptq_v2_act", FMT_AFFINE4, 32, AFFINE(4, 1, 32) + ORDER, true, false},
+    {"gptq_8", FMT_AFFINE8, 64, AFFINE(8, 1, 64), false, false},
+    {"awq", FMT_AFFINE4, 64, AFFINE(4, 1, 64), false, false},
+    {"modelopt_fp8", FMT_FP8, 128, 0, false, false},
+    {"modelopt_nvfp4", FMT_NVFP4S, 16, 0, false, true},
 };
 
-static void check_values(const Case *c, const RowView *v, const RowView *want)
+static const struct {
+    const char *stem;
+    int n, k;
+} matrices[] = {
+    {"self_attn.q_proj", 64, 64},      {"self_attn.k_proj", 32, 64}, {"self_attn.v_proj", 32, 64},
+    {"self_attn.o_proj", 64, 64},      {"mlp.gate_proj", 128, 64},   {"mlp.up_proj", 128, 64},
+    {"mlp.down_proj", DOWN_N, DOWN_K},
+};
+
+/* FNV-1a, 32 bits: what golden.safetensors has of each row. */
+static uint32_t row_hash(const float *x, int k)
 {
-    float x[K];
-    float y[K];
+    uint32_t h = 0x811C9DC5;
+    for (int i = 0; i < k; i++)
+        for (int b = 0; b < 32; b += 8)
+            h = (h ^ (num_bits(x[i]) >> b & 255)) * 0x01000193;
+    return h;
+}
+
+/* Row r with its columns where they belong. */
+static void row_values(const RowView *v, int r, float *x)
+{
+    float y[DOWN_K];
+    const RowView row = rowview_slice(v, r, 1);
+    format_dequant_part(&row, 0, 0, v->k / 2, y);
+    format_dequant_part(&row, 0, v->k / 2, v->k / 2, y + v->k / 2);
+    for (int i = 0; i < v->k; i++)
+        x[v->columns ? v->columns[i] : i] = y[i];
+}
+
+static const Tensor *golden_rows(const Case *c, const char *stem)
+{
+    Error err = {0};
+    Str bytes;
+    Tensor *t;
+    int64_t n;
+    const char *path =
+        arena_printf(&arena, &err, "%s/hfquant/%s/golden.safetensors", TEST_DATA, c->dir);
+    if (!path || !file_read(&arena, path, 1 << 20, &bytes, &err) ||
+        !safetensors_parse(&arena, path, (const uint8_t *)bytes.ptr, bytes.len, &t, &n, &err))
+        fail_msg("%s", err.msg);
+    for (int64_t i = 0; i < n; i++)
+        if (str_starts(t[i].name, stem) && str_ends(t[i].name, ".rows"))
+            return &t[i];
+    fail_msg("%s: no %s", path, stem);
+    return NULL;
+}
+
+static void check_values(const Case *c, const char *stem, const RowView *v)
+{
+    const Tensor *want = golden_rows(c, stem);
+    assert_int_equal(tensor_elements(want), v->n);
     for (int r = 0; r < v->n; r++) {
-        const RowView row = rowview_slice(v, r, 1);
-        format_dequant_part(&row, 0, 0, K / 2, x);
-        format_dequant_part(&row, 0, K / 2, K / 2, x + K / 2);
-        format_dequant_row(want, r, y);
-        for (int i = 0; i < K; i++)
-            if (num_bits(x[i]) != num_bits(y[i]))
-                fail_msg("%s %s: row %d element %d is %.9g, wanted %.9g", c->dir, c->stem, r, i,
-                         (double)x[i], (double)y[i]);
+        float x[DOWN_K];
+        uint32_t hash;
+        row_values(v, r, x);
+        for (int i = 0; c->plus_zero && i < v->k; i++)
+            x[i] += 0.0F;
+        memcpy(&hash, want->data + (ptrdiff_t)r * 4, sizeof hash);
+        if (row_hash(x, v->k) != hash)
+            fail_msg("%s %s: row %d (%.9g, %.9g, ...) is not the library's", c->dir, stem, r,
+                     (double)x[0], (double)x[1]);
     }
+}
+
+static void check_case(const Case *c)
+{
+    char path[800];
+    snprintf(path, sizeof path, "%s/hfquant/%s", TEST_DATA, c->dir);
+    Checkpoint *ck = open_good(path);
+    for (size_t i = 0; i < COUNT_OF(matrices); i++) {
+        char stem[80];
+        const int n = matrices[i].n;
+        const int k = matrices[i].k;
+        CheckpointSpace space = {.arena = &arena};
+        RowView v;
+        Error err = {0};
+        snprintf(stem, sizeof stem, "model.layers.0.%s", matrices[i].stem);
+        if (!checkpoint_rows_derived(ck, &space, stem, n, k, &v, &err))
+            fail_msg("%s: %s", c->dir, err.msg);
+        const int64_t derived = space.bytes;
+        if (v.format != c->format || (v.columns != NULL) != (c->ordered && k > c->group) ||
+            (k == DOWN_K && (v.group != c->group || derived != c->derived)))
+            fail_msg("%s %s: %s in groups of %d, %s, %d bytes derived, wanted %d", c->dir, stem,
+                     format_info(v.format)->name, v.group, v.columns ? "ordered" : "as it is",
+                     (int)derived, c->derived);
+        check_values(c, stem, &v);
+        /* Without room only views are given. */
+        assert_int_equal(checkpoint_rows(ck, stem, n, k, &v, &err), derived == 0);
+        if (derived)
+            assert_int_equal(err.code, ERR_UNSUPPORTED);
+        /* Any other shape is refused. */
+        assert_false(checkpoint_rows_derived(ck, &space, stem, n + 8, k, &v, &err));
+        assert_false(checkpoint_rows_derived(ck, &space, stem, n, k * 2, &v, &err));
+        assert_false(checkpoint_rows_derived(ck, &space, stem, n, k - 8, &v, &err));
+        assert_false(checkpoint_rows_derived(ck, &space, stem, INT64_MAX, k, &v, &err));
+        assert_int_equal(space.bytes, derived);
+    }
+    checkpoint_close(ck);
 }
 
 static void test_schemes(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const Case *c = &cases[i];
-        char path[800];
-        char stem[40];
-        snprintf(path, sizeof path, "%s/hfquant/%s", TEST_DATA, c->dir);
-        snprintf(stem, sizeof stem, "%s.want", c->stem);
-        Checkpoint *ck = open_good(path);
-        CheckpointSpace space = {.arena = &arena};
-        RowView v;
-        RowView want;
-        Error err = {0};
-        const int n = c->n ? c->n : N;
-        if (!checkpoint_rows_derived(ck, &space, c->stem, n, K, &v, &err) ||
-            !checkpoint_rows(ck, stem, n, K, &want, &err))
-            fail_msg("%s %s: %s", c->dir, c->stem, err.msg);
-        if (v.format != c->format || v.group != c->group || space.bytes != c->derived)
-            fail_msg("%s %s: %s in groups of %d, %d bytes derived, wanted %d", c->dir, c->stem,
-                     format_info(v.format)->name, v.group, (int)space.bytes, (int)c->derived);
-        check_values(c, &v, &want);
-        /* Without room only views are given. */
-        assert_int_equal(checkpoint_rows(ck, c->stem, n, K, &v, &err), c->derived == 0);
-        if (c->derived)
-            assert_int_equal(err.code, ERR_UNSUPPORTED);
-        /* Any other shape is refused. */
-        assert_false(checkpoint_rows_derived(ck, &space, c->stem, n + 8, K, &v, &err));
-        assert_false(checkpoint_rows_derived(ck, &space, c->stem, n, K * 2, &v, &err));
-        assert_false(checkpoint_rows_derived(ck, &space, c->stem, n, K - 8, &v, &err));
-        assert_false(checkpoint_rows_derived(ck, &space, c->stem, INT64_MAX, K, &v, &err));
-        assert_int_equal(space.bytes, c->derived);
-        checkpoint_close(ck);
-    }
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        check_case(&cases[i]);
 }
 
 /* ---- damage ---- */
