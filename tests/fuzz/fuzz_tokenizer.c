@@ -2,10 +2,7 @@
  * between them: tokenizer.json, tokenizer_config.json, text. Whatever opens must encode any text
  * within its vocabulary and decode its own ids, and the stream must give valid UTF-8. */
 #include "base/json.h"
-#include "text/detok.h"
-#include "text/utf8.h"
-
-#include <stdlib.h>
+#include "tokenizer_use.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -17,32 +14,6 @@ static Str next_text(const uint8_t **at, const uint8_t *end)
         to++;
     *at = to < end ? to + 1 : end;
     return (Str){(const char *)from, (size_t)(to - from)};
-}
-
-static void use(Arena *a, const Tokenizer *t, Str text)
-{
-    for (unsigned flags = 0; flags < 4; flags++) {
-        TokenIds ids;
-        Error err = {0};
-        Detok d;
-        StrBuf out;
-        if (!tokenizer_encode(a, t, text, flags, &ids, &err)) {
-            if (!err.msg[0])
-                abort();
-            continue;
-        }
-        detok_init(&d, t, 0);
-        strbuf_init(&out, (size_t)1 << 24);
-        for (int64_t i = 0; i < ids.n; i++) {
-            if (ids.ids[i] < 0 || ids.ids[i] >= tokenizer_n_vocab(t))
-                abort();
-            if (!detok_add(&d, ids.ids[i], &out, &err))
-                break;
-        }
-        if (detok_end(&d, &out, &err) && utf8_valid_prefix(strbuf_str(&out)) != out.len)
-            abort();
-        strbuf_free(&out);
-    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -59,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const Str json = next_text(&at, end);
     const Str config = at < end ? next_text(&at, end) : (Str){0};
     if (tokenizer_json_open(&a, "fuzz", json, config.len ? config : (Str){0}, &t, &err)) {
-        use(&a, t, (Str){(const char *)at, (size_t)(end - at)});
+        tokenizer_use(&a, t, (Str){(const char *)at, (size_t)(end - at)});
         tokenizer_close(t);
     } else if (!err.msg[0]) {
         abort();

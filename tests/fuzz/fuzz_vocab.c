@@ -3,11 +3,8 @@
  * a map of characters. Then up to three parts with the bytes 254 253 between them: the file, the
  * second file or tokenizer_config.json, the text. */
 #include "base/json.h"
+#include "tokenizer_use.h"
 #include "text/charsmap.h"
-#include "text/detok.h"
-#include "text/utf8.h"
-
-#include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -20,32 +17,6 @@ static Str next_part(const uint8_t **at, const uint8_t *end)
     const bool found = end - to >= 2;
     *at = found ? to + 2 : end;
     return (Str){(const char *)from, (size_t)((found ? to : end) - from)};
-}
-
-static void use(Arena *a, const Tokenizer *t, Str text)
-{
-    for (unsigned flags = 0; flags < 4; flags++) {
-        TokenIds ids;
-        Error err = {0};
-        Detok d;
-        StrBuf out;
-        if (!tokenizer_encode(a, t, text, flags, &ids, &err)) {
-            if (!err.msg[0])
-                abort();
-            continue;
-        }
-        detok_init(&d, t, 0);
-        strbuf_init(&out, (size_t)1 << 24);
-        for (int64_t i = 0; i < ids.n; i++) {
-            if (ids.ids[i] < 0 || ids.ids[i] >= tokenizer_n_vocab(t))
-                abort();
-            if (!detok_add(&d, ids.ids[i], &out, &err))
-                break;
-        }
-        if (detok_end(&d, &out, &err) && utf8_valid_prefix(strbuf_str(&out)) != out.len)
-            abort();
-        strbuf_free(&out);
-    }
 }
 
 static void use_map(Arena *a, Str file, Str text)
@@ -99,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (kind == 5) {
         use_map(&a, file, second);
     } else if (open_kind(&a, kind, file, second, &t, &err)) {
-        use(&a, t, text);
+        tokenizer_use(&a, t, text);
         tokenizer_close(t);
     } else if (!err.msg[0]) {
         abort();
