@@ -22,21 +22,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VOCAB = 320, HIDDEN = 64, FFN = 128, KV = 32, LAYERS = 2, N_TOKENS = 9, PARTS_MAX = 5 };
+enum {
+    VOCAB = 320,
+    HIDDEN = 64,
+    FFN = 128,
+    KV = 32,
+    HEAD_DIM = 16,
+    LAYERS = 2,
+    N_TOKENS = 9,
+    PARTS_MAX = 5
+};
 
 /* A tensor of a quantised matrix [n][k]. */
 typedef struct PartShape {
     const char *suffix, *dtype;
-    int n_num, n_div, k_num, k_div; /* its dimensions: n / n_div, one where n_num is 0, k / k_div */
+    int n_num, n_div, k_num, k_div; /* its dimensions: n * n_num / n_div and k * k_num / k_div, one
+                                       where the first is 0 */
     bool transposed;
     char fill; /* r: random bytes; e: e4m3 that is no NaN; p: positive e4m3; s: small numbers, d:
-                  smaller */
+                  smaller; g: groups of 32 columns, the columns shuffled */
 } PartShape;
 
 typedef struct Scheme {
     const char *name, *config;
     PartShape parts[PARTS_MAX];
-    bool derives;
+    bool derives, moe;
 } Scheme;
 
 /* Groups are of 32 columns. */
@@ -45,49 +55,74 @@ static const Scheme schemes[] = {
      "{\"quant_method\":\"fp8\",\"weight_block_size\":[16,32]}",
      {{".weight", "F8_E4M3", 1, 1, 1, 1, false, 'e'},
       {".weight_scale_inv", "F32", 1, 16, 1, 32, false, 's'}},
-     true},
+     true,
+     false},
     {"fp8_channel",
      "{\"quant_method\":\"compressed-tensors\"}",
      {{".weight", "F8_E4M3", 1, 1, 1, 1, false, 'e'},
       {".weight_scale", "F32", 1, 1, 0, 1, false, 's'}},
+     false,
      false},
     {"fp8_tensor",
      "{\"quant_method\":\"modelopt\"}",
      {{".weight", "F8_E4M3", 1, 1, 1, 1, false, 'e'},
       {".weight_scale", "F32", 0, 1, 0, 1, false, 's'}},
+     false,
      false},
     {"nvfp4",
      "{\"quant_method\":\"modelopt\"}",
      {{".weight", "U8", 1, 1, 1, 2, false, 'r'},
       {".weight_scale", "F8_E4M3", 1, 1, 1, 16, false, 'p'},
       {".weight_scale_2", "F32", 0, 1, 0, 1, false, 's'}},
+     false,
      false},
     {"int4",
      "{\"quant_method\":\"compressed-tensors\"}",
      {{".weight_packed", "I32", 1, 1, 1, 8, false, 'r'},
       {".weight_scale", "F32", 1, 1, 1, 32, false, 's'},
       {".weight_zero_point", "I32", 1, 8, 1, 32, false, 'r'}},
-     true},
+     true,
+     false},
     {"int8",
      "{\"quant_method\":\"compressed-tensors\"}",
      {{".weight", "I8", 1, 1, 1, 1, false, 'r'}, {".weight_scale", "F32", 1, 1, 0, 1, false, 'd'}},
-     true},
+     true,
+     false},
     {"gptq",
      "{\"quant_method\":\"gptq\",\"bits\":4}",
      {{".qweight", "I32", 1, 1, 1, 8, true, 'r'},
       {".qzeros", "I32", 1, 8, 1, 32, true, 'r'},
       {".scales", "F32", 1, 1, 1, 32, true, 's'}},
+     true,
+     false},
+    {"gptq_act",
+     "{\"quant_method\":\"gptq\",\"bits\":3}",
+     {{".qweight", "I32", 1, 1, 3, 32, true, 'r'},
+      {".qzeros", "I32", 3, 32, 1, 32, true, 'r'},
+      {".scales", "F32", 1, 1, 1, 32, true, 's'},
+      {".g_idx", "I32", 0, 1, 1, 1, false, 'g'}},
+     true,
+     false},
+    {"gptq_act_moe",
+     "{\"quant_method\":\"gptq\",\"bits\":4}",
+     {{".qweight", "I32", 1, 1, 1, 8, true, 'r'},
+      {".qzeros", "I32", 1, 8, 1, 32, true, 'r'},
+      {".scales", "F32", 1, 1, 1, 32, true, 'd'},
+      {".g_idx", "I32", 0, 1, 1, 1, false, 'g'}},
+     true,
      true},
     {"awq",
      "{\"quant_method\":\"awq\",\"bits\":4}",
      {{".qweight", "I32", 1, 8, 1, 1, true, 'r'},
       {".qzeros", "I32", 1, 8, 1, 32, true, 'r'},
       {".scales", "F32", 1, 1, 1, 32, true, 's'}},
-     true},
+     true,
+     false},
     {"bitnet",
      "{\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}",
      {{".weight", "U8", 1, 4, 1, 1, false, 'r'}, {".weight_scale", "F32", 0, 1, 0, 1, false, 's'}},
-     true},
+     true,
+     false},
 };
 
 typedef struct Writer {
@@ -132,8 +167,8 @@ static void add_f32(Writer *w, const char *name, int64_t rows, int64_t cols, con
 static void add_part(Writer *w, const char *stem, const PartShape *p, int64_t n, int64_t k)
 {
     char name[200];
-    int64_t rows = p->n_num ? n / p->n_div : 1;
-    int64_t cols = p->k_num ? k / p->k_div : 1;
+    int64_t rows = p->n_num ? n * p->n_num / p->n_div : 1;
+    int64_t cols = p->k_num ? k * p->k_num / p->k_div : 1;
     if (p->transposed) {
         const int64_t r = rows;
         rows = cols;
@@ -142,6 +177,13 @@ static void add_part(Writer *w, const char *stem, const PartShape *p, int64_t n,
     const bool wide = p->dtype[1] == '3';
     const int64_t bytes = rows * cols * (wide ? 4 : 1);
     snprintf(name, sizeof name, "%s%s", stem, p->suffix);
+    if (p->fill == 'g') {
+        const int32_t odd = (int32_t)(next_random(w) % 32 * 2 + 3);
+        add_header(w, name, p->dtype, k, 0, k * 4);
+        for (int32_t i = 0; i < k; i++) /* k is a power of 2 */
+            add(&w->data, &(int32_t){i * odd % (int32_t)k / 32}, 4);
+        return;
+    }
     add_header(w, name, p->dtype, rows, cols, bytes);
     for (int64_t i = 0; i < bytes; i += wide ? 4 : 1) {
         const uint32_t h = next_random(w);
@@ -170,6 +212,9 @@ static const Matrix matrices[] = {
     {"self_attn.v_proj", KV, HIDDEN},     {"self_attn.o_proj", HIDDEN, HIDDEN},
     {"mlp.gate_proj", FFN, HIDDEN},       {"mlp.up_proj", FFN, HIDDEN},
     {"mlp.down_proj", HIDDEN, FFN}};
+static const Matrix expert_matrices[] = {
+    {"gate_proj", FFN, HIDDEN}, {"up_proj", FFN, HIDDEN}, {"down_proj", HIDDEN, FFN}};
+enum { ATTN_MATRICES = 4, EXPERTS = 4 };
 
 static void write_file(const char *dir, const char *name, const char *head, size_t n_head,
                        const StrBuf *a, const StrBuf *b)
@@ -182,6 +227,30 @@ static void write_file(const char *dir, const char *name, const char *head, size
                        fputc('}', f) == '}' && fwrite(b->ptr, 1, b->len, f) == b->len));
     if (!f || fclose(f) != 0 || !ok)
         fail_msg("cannot write %s", path);
+}
+
+static void write_matrix(Writer *w, const Scheme *s, const Checkpoint *from, CheckpointSpace *space,
+                         const char *name, const Matrix *m)
+{
+    static float value[FFN * FFN];
+    float row[FFN];
+    char full[210];
+    RowView v;
+    Error err = {0};
+    if (!from) {
+        for (int p = 0; p < PARTS_MAX && s->parts[p].suffix; p++)
+            add_part(w, name, &s->parts[p], m->n, m->k);
+        return;
+    }
+    if (!checkpoint_rows_derived(from, space, name, m->n, m->k, &v, &err))
+        fail_msg("%s: %s", s->name, err.msg);
+    for (int r = 0; r < m->n; r++) {
+        format_dequant_row(&v, r, row);
+        for (int i = 0; i < m->k; i++)
+            value[r * m->k + (v.columns ? v.columns[i] : i)] = row[i];
+    }
+    snprintf(full, sizeof full, "%s.weight", name);
+    add_f32(w, full, m->n, m->k, value);
 }
 
 /* The model as quantised, or with `from` its twin of F32 weights. */
@@ -202,33 +271,38 @@ static void write_model(const char *dir, const Scheme *s, const Checkpoint *from
         add_f32(&w, name, HIDDEN, 0, NULL);
         snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", l);
         add_f32(&w, name, HIDDEN, 0, NULL);
+        if (!s->moe)
+            continue;
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", l);
+        add_f32(&w, name, EXPERTS, HIDDEN, NULL);
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.q_norm.weight", l);
+        add_f32(&w, name, HEAD_DIM, 0, NULL);
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.k_norm.weight", l);
+        add_f32(&w, name, HEAD_DIM, 0, NULL);
     }
-    for (size_t i = 0; i < COUNT_OF(matrices) * LAYERS; i++) {
+    for (size_t i = 0; i < (s->moe ? ATTN_MATRICES : COUNT_OF(matrices)) * LAYERS; i++) {
         const Matrix *m = &matrices[i / LAYERS];
         snprintf(name, sizeof name, "model.layers.%d.%s", (int)(i % LAYERS), m->name);
-        if (!from) {
-            for (int p = 0; p < PARTS_MAX && s->parts[p].suffix; p++)
-                add_part(&w, name, &s->parts[p], m->n, m->k);
-            continue;
-        }
-        static float value[FFN * FFN];
-        RowView v;
-        Error err = {0};
-        if (!checkpoint_rows_derived(from, space, name, m->n, m->k, &v, &err))
-            fail_msg("%s: %s", s->name, err.msg);
-        for (int r = 0; r < m->n; r++)
-            format_dequant_row(&v, r, value + (ptrdiff_t)r * m->k);
-        char full[210];
-        snprintf(full, sizeof full, "%s.weight", name);
-        add_f32(&w, full, m->n, m->k, value);
+        write_matrix(&w, s, from, space, name, m);
     }
+    for (int l = 0; s->moe && l < LAYERS; l++)
+        for (int e = 0; e < EXPERTS; e++)
+            for (size_t i = 0; i < COUNT_OF(expert_matrices); i++) {
+                snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s", l, e,
+                         expert_matrices[i].name);
+                write_matrix(&w, s, from, space, name, &expert_matrices[i]);
+            }
     const int n = snprintf(config, sizeof config,
-                           "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,"
+                           "{\"model_type\":\"%s\",\"hidden_size\":64,\"intermediate_size\":128,"
                            "\"num_hidden_layers\":2,\"num_attention_heads\":4,"
                            "\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":320,"
                            "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,"
                            "\"rope_theta\":10000.0,\"hidden_act\":\"silu\","
-                           "\"tie_word_embeddings\":false,\"eos_token_id\":2%s%s}",
+                           "\"tie_word_embeddings\":false,\"eos_token_id\":2,"
+                           "\"num_experts\":4,\"num_experts_per_tok\":2,"
+                           "\"moe_intermediate_size\":128,\"decoder_sparse_step\":1,"
+                           "\"norm_topk_prob\":true%s%s}",
+                           s->moe ? "qwen3_moe" : "llama",
                            from ? "" : ",\"quantization_config\":", from ? "" : s->config);
     write_file(dir, "config.json", config, (size_t)n, NULL, NULL);
     const uint64_t header = w.header.len + 2;
