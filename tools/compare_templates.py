@@ -615,7 +615,7 @@ class Program:
                 s += t("else") + self.body(d - 1)
             return s + t("endfor")
         if k == 4:
-            return t(f"set {self.pick('x', 'y', 'x, y', 'ns.a', 'ns.b', 's')} = {self.any(2)}") + self.pick("{{ x }}", "{{ y }}", "{{ ns.a }}", "", "{{ s }}")
+            return t(f"set {self.pick('x', 'y', 'x, y', 'ns.a', 'ns.b', 's', 'n', 'e', 'd, x', 'l')} = {self.any(2)}") + self.pick("{{ x }}", "{{ y }}", "{{ ns.a }}", "", "{{ s }}")
         if k == 5:
             return t("set x" + self.pick("", "", " | upper", "|trim|length")) + self.body(d - 1) + t("endset") + "{{ x }}"
         if k == 6:

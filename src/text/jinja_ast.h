@@ -43,7 +43,7 @@ typedef enum JinjaKind {
     JN_REFUSE,       /* name: include, import, extends: there is nothing to load from */
     JN_BREAK,
     JN_CONTINUE,
-    JN_BLOCK, /* items: statements */
+    JN_BLOCK, /* items: statements; unset: see jinja_scope.h */
 } JinjaKind;
 
 typedef enum JinjaOp {
@@ -103,6 +103,8 @@ struct JinjaNode {
     JinjaParam *params;
     int n_params;
     JinjaValue value;
+    Str *unset;
+    int n_unset;
 };
 
 #endif

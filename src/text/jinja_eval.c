@@ -115,6 +115,14 @@ static bool global(Str name, JinjaValue *out)
     return false;
 }
 
+static JinjaValue undefined_name(Str name)
+{
+    return (JinjaValue){.type = JINJA_UNDEFINED,
+                        .flags = JINJA_UNDEF_NAME,
+                        .len = (uint32_t)name.len,
+                        .u.s = name.ptr};
+}
+
 static bool lookup(Jinja *j, Str name, JinjaValue *out)
 {
     int64_t seen = 0;
@@ -132,10 +140,7 @@ static bool lookup(Jinja *j, Str name, JinjaValue *out)
     if (v)
         *out = *v;
     else if (!global(name, out))
-        *out = (JinjaValue){.type = JINJA_UNDEFINED,
-                            .flags = JINJA_UNDEF_NAME,
-                            .len = (uint32_t)name.len,
-                            .u.s = name.ptr};
+        *out = undefined_name(name);
     return jinja_step(j, seen / 8);
 }
 
@@ -284,10 +289,7 @@ static bool bind_macro(Jinja *j, const JinjaNode *m, const JinjaCall *call)
     for (int i = 0; i < m->n_params; i++) {
         const JinjaParam *p = &m->params[i];
         const JinjaKw *kw = find_kw(call, p->name);
-        JinjaValue v = {.type = JINJA_UNDEFINED,
-                        .flags = JINJA_UNDEF_NAME,
-                        .len = (uint32_t)p->name.len,
-                        .u.s = p->name.ptr};
+        JinjaValue v = undefined_name(p->name);
         if (i < call->n_pos && kw)
             return jinja_fail(j, "TypeError: macro '%.*s' got multiple values for an argument", n,
                               m->name.ptr);
@@ -1103,6 +1105,10 @@ static Flow exec_autoescape(Jinja *j, const JinjaNode *n)
 
 static Flow exec_block(Jinja *j, const JinjaNode *n)
 {
+    for (int i = 0; i < n->n_unset; i++) {
+        if (!scope_set(j, n->unset[i], undefined_name(n->unset[i])))
+            return FLOW_FAIL;
+    }
     for (int i = 0; i < n->n_items; i++) {
         const Flow flow = exec(j, n->items[i]);
         if (flow != FLOW_NEXT)

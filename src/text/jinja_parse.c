@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "text/jinja_filter.h"
 #include "text/jinja_lex.h"
+#include "text/jinja_scope.h"
 #include "text/jinja_test.h"
 #include "text/utf8.h"
 #include "text/vocab.h"
@@ -24,8 +25,9 @@ typedef struct Parse {
     const char *doc;
     const JinjaToken *tok;
     int depth;
-    int loops; /* for loops around */
-    bool soft; /* in an if: an unknown filter or test fails where it is met, else at once */
+    int loops;  /* for loops around, up to a macro */
+    int in_for; /* and beyond */
+    bool soft;  /* in an if: an unknown filter or test fails where it is met, else at once */
     const JinjaNode *unknown;      /* the first of the latter; NULL: none */
     JinjaNode *macros[MACROS_MAX]; /* whose bodies are around */
     int n_macros;
@@ -940,7 +942,7 @@ static bool parse_target(Parse *p, bool with_attr, JinjaNode **out)
                 return false;
             if (is_constant(item->name))
                 return fail(p, "a constant cannot be assigned to");
-            if (!with_attr && str_is(item->name, "loop"))
+            if ((!with_attr || (p->in_for > 0 && !is_op(p, "."))) && str_is(item->name, "loop"))
                 return fail(p, "a for loop cannot assign to \"loop\"");
             if (with_attr && is_op(p, ".")) {
                 JinjaNode *attr = node(p, JN_ATTR);
@@ -1020,6 +1022,7 @@ static bool parse_for(Parse *p, JinjaNode *n)
     const bool soft = p->soft;
     p->soft = false;
     p->loops++;
+    p->in_for++;
     if (!parse_body(p, ends, &n->body))
         return false;
     p->loops--;
@@ -1028,6 +1031,7 @@ static bool parse_for(Parse *p, JinjaNode *n)
             return false;
     }
     p->tok++; /* endfor */
+    p->in_for--;
     p->soft = soft;
     return end_tag(p);
 }
@@ -1150,7 +1154,10 @@ static bool parse_with(Parse *p, JinjaNode *n)
         JinjaNode *value;
         if (items.n > 0 && !want_op(p, ","))
             return false;
-        if (!target || !take_ident(p, &target->name, "wanted a variable's name") ||
+        if (!target ||
+            !(p->tok->type == JT_NAME && p->tok[1].type == JT_OP && str_is(p->tok[1].text, "=")
+                  ? take_ident(p, &target->name, "wanted a variable's name")
+                  : parse_target(p, false, &target)) ||
             !want_op(p, "=") || !parse_expr(p, &value) || !push(p, &items, target) ||
             !push(p, &items, value))
             return false;
@@ -1377,6 +1384,7 @@ bool jinja_parse(Arena *a, const char *doc, Str source, JinjaNode **out, Error *
                          p.unknown->kind == JN_FILTER ? "filter" : "test",
                          p.unknown->name.len < 60 ? (int)p.unknown->name.len : 60,
                          p.unknown->name.ptr);
+        ok = ok && jinja_scopes(a, doc, *out, err);
         mem_free(p.names);
     }
     arena_free(&tokens);
