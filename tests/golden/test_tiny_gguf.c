@@ -1,7 +1,11 @@
 /* The tiny models as GGUF, written from the same weights as the usual converter would: other names,
  * rows of llama's q and k permuted for rotation of neighbours, llama3 frequencies as a tensor,
  * stacked experts, the delta net's projections split. F32, F16 and BF16 files must give the golden
- * logits; Q8_0 files those of a F32 file with the same (dequantised) numbers. */
+ * logits; Q8_0 files those of a F32 file with the same (dequantised) numbers.
+ *
+ * Then the files that llama.cpp's converter makes of the same models (scripts/make-gguf-heads.py):
+ * its metadata and tensor infos are stored, the weights are filled in, and the whole must have the
+ * sha256 of the converter's file. */
 #include "support/gguf_write.h"
 #include "support/run_model.h"
 #include "support/tiny_fill.h"
@@ -9,8 +13,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/num.h"
+#include "weights/gguf.h"
 #include "weights/safetensors.h"
 
+#include <openssl/evp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -273,16 +279,20 @@ static void put_rope(Twin *t)
     const json_t *llama3 = scaling(t, "llama3");
     if (!llama3)
         return;
-    const double factor = real(llama3, "factor");
-    const double low = real(llama3, "low_freq_factor");
-    const double high = real(llama3, "high_freq_factor");
-    const double original = real(llama3, "original_max_position_embeddings");
+    /* In f32, as the converter does. */
+    const float factor = (float)real(llama3, "factor");
+    const float low = (float)real(llama3, "low_freq_factor");
+    const float high = (float)real(llama3, "high_freq_factor");
+    const float original = (float)real(llama3, "original_max_position_embeddings");
     float factors[64];
     const int64_t n = d / 2;
     for (int64_t i = 0; i < n; i++) {
-        const double turns = original * pow(theta, -2.0 * (double)i / (double)d) / (2 * acos(-1.0));
-        const double smooth = fmin(fmax((turns - low) / (high - low), 0), 1);
-        factors[i] = (float)(1 / ((1 - smooth) / factor + smooth));
+        const float freq = 1 / powf((float)theta, (float)(2 * i) / (float)d);
+        const float length = (float)(2 * acos(-1.0)) / freq;
+        const float smooth = (original / length - low) / (high - low);
+        factors[i] = length < original / high  ? 1
+                     : length > original / low ? factor
+                                               : 1 / ((1 - smooth) / factor + smooth);
     }
     put(t, "rope_freqs.weight", &n, 1, factors);
 }
@@ -375,10 +385,11 @@ static void run(const char *path, const int32_t *ids, float logits[N_TOKENS][VOC
     arena_free(&a);
 }
 
-static double compare(const char *what, float got[N_TOKENS][VOCAB], float want[N_TOKENS][VOCAB])
+static double compare(const char *what, int rows, float got[N_TOKENS][VOCAB],
+                      float want[N_TOKENS][VOCAB])
 {
     double worst = 0;
-    for (int row = 0; row < N_TOKENS; row++)
+    for (int row = 0; row < rows; row++)
         for (int i = 0; i < VOCAB; i++) {
             const double d = fabs((double)got[row][i] - (double)want[row][i]);
             if (!(d <= bound))
@@ -391,6 +402,7 @@ static double compare(const char *what, float got[N_TOKENS][VOCAB], float want[N
 
 typedef struct Case {
     const char *name, *arch;
+    int rows; /* of the golden logits that must come out; 0: all */
 } Case;
 
 static void read_golden(Arena *a, const char *name, int32_t ids[N_TOKENS],
@@ -428,7 +440,7 @@ static void test_twins(void **state)
         const char *path = write_twin(&a, dir, c->name, c->arch, types[i], false);
         run(path, ids, got);
         print_message("%-17s GGUF %s: max |logit difference| %.2g\n", c->name,
-                      tensor_dtype(types[i])->name, compare(path, got, golden));
+                      tensor_dtype(types[i])->name, compare(path, N_TOKENS, got, golden));
         assert_int_equal(unlink(path), 0);
     }
     const char *q8 = write_twin(&a, dir, c->name, c->arch, DT_Q8_0, false);
@@ -436,20 +448,125 @@ static void test_twins(void **state)
     run(q8, ids, got);
     run(f32, ids, want);
     print_message("%-17s GGUF Q8_0 against its numbers as F32: %.2g\n", c->name,
-                  compare(q8, got, want));
+                  compare(q8, N_TOKENS, got, want));
     assert_int_equal(unlink(q8), 0);
     assert_int_equal(unlink(f32), 0);
     arena_free(&a);
 }
 
+/* ---- the converter's files ---- */
+
+/* The data of a tensor of the converter's file, from the same one of ours in F32. */
+static void fill_tensor(const Gguf *ours, const Tensor *t, uint8_t *to)
+{
+    const Tensor *from = NULL;
+    for (int64_t i = 0; i < ours->n_tensors && !from; i++)
+        if (str_eq(ours->tensors[i].name, t->name))
+            from = &ours->tensors[i];
+    if (!from || from->dtype != DT_F32 || tensor_elements(from) != tensor_elements(t))
+        fail_msg("no F32 twin of %.*s", (int)t->name.len, t->name.ptr);
+    const float *x = (const float *)(const void *)from->data;
+    for (int64_t i = 0; i < tensor_elements(t); i++)
+        if (t->dtype == DT_F32)
+            memcpy(to + i * 4, &x[i], 4);
+        else if (t->dtype == DT_BF16)
+            memcpy(to + i * 2, &(uint16_t){num_to_bf16(x[i])}, 2);
+        else if (t->dtype == DT_Q8_0 && i % 32 == 0)
+            gguf_write_q8_0(x + i, to + i / 32 * 34);
+}
+
+/* Writes the file that the converter made, from <name>.head and the model in `dir`. */
+static const char *write_converted(Arena *a, const char *dir, const Case *c, const char *model)
+{
+    Error err;
+    Str head;
+    Str sum;
+    Gguf converted;
+    Gguf ours;
+    char hex[80] = "";
+    unsigned char md[EVP_MAX_MD_SIZE];
+    unsigned md_len = 0;
+    long long len = 0;
+    const char *path = arena_printf(a, &err, "%s/tiny-gguf/%s.head", TEST_DATA, c->name);
+    must(path && file_read(a, path, 1 << 20, &head, &err), &err);
+    path = arena_printf(a, &err, "%s/tiny-gguf/%s.sum", TEST_DATA, c->name);
+    must(path && file_read(a, path, 1 << 10, &sum, &err), &err);
+    if (sscanf(sum.ptr, "%64s %lld", hex, &len) != 2 || len < (long long)head.len)
+        fail_msg("%s: no sha256 and size", path);
+    uint8_t *file = ARENA_ARRAY(a, len, uint8_t, &err);
+    must(file != NULL, &err);
+    memcpy(file, head.ptr, head.len);
+    const char *twin = write_twin(a, dir, c->name, c->arch, DT_F32, false);
+    must(gguf_open(a, twin, &ours, &err), &err);
+    must(gguf_parse(a, c->name, file, (uint64_t)len, &converted, &err), &err);
+    for (int64_t i = 0; i < converted.n_tensors; i++)
+        fill_tensor(&ours, &converted.tensors[i], file + (converted.tensors[i].data - file));
+    gguf_close(&ours);
+    assert_int_equal(unlink(twin), 0);
+    assert_int_equal(EVP_Digest(file, (size_t)len, md, &md_len, EVP_sha256(), NULL), 1);
+    for (unsigned i = 0; i < md_len; i++) {
+        char two[3];
+        (void)snprintf(two, sizeof two, "%02x", md[i]);
+        if (memcmp(two, hex + (ptrdiff_t)i * 2, 2) != 0)
+            fail_msg("%s: not the file that the converter makes of %s", c->name, model);
+    }
+    path = arena_printf(a, &err, "%s/tiny/converted-%s-%d.gguf", TEST_TMP, c->name, (int)getpid());
+    must(path != NULL, &err);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(file, 1, (size_t)len, f), len);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static void test_converted(void **state)
+{
+    static float want[N_TOKENS][VOCAB], got[N_TOKENS][VOCAB];
+    int32_t ids[N_TOKENS] = {0};
+    const Case *c = *state;
+    char model[40];
+    Error err;
+    Arena a;
+    const char *dir;
+    const char *type = strchr(c->name, '-');
+    (void)snprintf(model, sizeof model, "%.*s", (int)strcspn(c->name, "-"), c->name);
+    arena_init(&a, "test");
+    must(tiny_fill(&a, TEST_DATA, model, TEST_TMP, &dir, &err), &err);
+    read_golden(&a, model, ids, want);
+    const char *path = write_converted(&a, dir, c, model);
+    if (type) {
+        const char *rounded = write_twin(&a, dir, model, c->arch, DT_F32, true);
+        run(rounded, ids, want);
+        assert_int_equal(unlink(rounded), 0);
+    }
+    run(path, ids, got);
+    print_message("%-17s by the converter: max |logit difference| %.2g\n", c->name,
+                  compare(path, c->rows ? c->rows : N_TOKENS, got, want));
+    assert_int_equal(unlink(path), 0);
+    arena_free(&a);
+}
+
 int main(void)
 {
-    static Case cases[] = {{"llama", "llama"},        {"llama_tied_rope3", "llama"},
-                           {"llama_yarn", "llama"},   {"qwen3", "qwen3"},
-                           {"qwen3_moe", "qwen3moe"}, {"qwen3_next", "qwen3next"}};
-    struct CMUnitTest tests[COUNT_OF(cases)];
+    static Case cases[] = {{"llama", "llama", 0},        {"llama_tied_rope3", "llama", 0},
+                           {"llama_yarn", "llama", 0},   {"qwen3", "qwen3", 0},
+                           {"qwen3_moe", "qwen3moe", 0}, {"qwen3_next", "qwen3next", 0}};
+    static Case converted[] = {{"llama", "llama", 0},
+                               {"llama_tied_rope3", "llama", 0},
+                               {"llama_yarn", "llama", 0},
+                               {"mistral", "llama", 8}, /* its window of 8 is not written */
+                               {"qwen3", "qwen3", 0},
+                               {"qwen3_moe", "qwen3moe", 0},
+                               {"qwen3_next", "qwen3next", 0},
+                               {"llama-q8_0", "llama", 0},
+                               {"qwen3_moe-q8_0", "qwen3moe", 0}};
+    struct CMUnitTest tests[COUNT_OF(cases) + COUNT_OF(converted)];
+    size_t n = 0;
     json_setup();
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        tests[i] = (struct CMUnitTest){cases[i].name, test_twins, NULL, NULL, &cases[i]};
-    return _cmocka_run_group_tests("tiny_gguf", tests, COUNT_OF(cases), NULL, NULL);
+        tests[n++] = (struct CMUnitTest){cases[i].name, test_twins, NULL, NULL, &cases[i]};
+    for (size_t i = 0; i < COUNT_OF(converted); i++)
+        tests[n++] =
+            (struct CMUnitTest){converted[i].name, test_converted, NULL, NULL, &converted[i]};
+    return _cmocka_run_group_tests("tiny_gguf", tests, COUNT_OF(tests), NULL, NULL);
 }

@@ -73,10 +73,12 @@ void gguf_write_q8_0(const float *x, uint8_t block[34])
     float top = 0;
     for (int i = 0; i < 32; i++)
         top = fmaxf(top, fabsf(x[i]));
-    const uint16_t d = num_to_f16(top / 127);
+    const float scale = top / 127;
+    const float inverse = top > 0 ? 1 / scale : 0;
+    const uint16_t d = num_to_f16(scale);
     memcpy(block, &d, sizeof d);
     for (int i = 0; i < 32; i++) {
-        const int8_t q = (int8_t)(top > 0 ? rintf(x[i] * 127 / top) : 0);
+        const int8_t q = (int8_t)roundf(x[i] * inverse);
         memcpy(block + 2 + i, &q, 1);
     }
 }

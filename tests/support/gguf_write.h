@@ -22,7 +22,7 @@ void gguf_write_tensor(GgufWrite *w, const char *name, DType type, const int64_t
 /* Writes the file and frees the buffers. */
 MUST_CHECK bool gguf_write_end(GgufWrite *w, const char *path, Error *err);
 
-/* One Q8_0 block of 32: scale as f16 (absmax / 127), then codes. */
+/* One Q8_0 block of 32: scale as f16 (absmax / 127), then codes; as gguf-py rounds them. */
 void gguf_write_q8_0(const float *x, uint8_t block[34]);
 
 #endif

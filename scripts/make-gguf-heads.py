@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Writes tests/data/tiny-gguf: what llama.cpp's convert_hf_to_gguf.py makes of the tiny models, without the weights.
+
+  python make-gguf-heads.py LLAMA_CPP FILLED [--out DIR] [MODEL ...]
+
+LLAMA_CPP: a source tree of llama.cpp (the sdist of llama-cpp-python has one in vendor/llama.cpp).
+FILLED: a folder with complete copies of tests/data/tiny/* (config.json, model.safetensors, tokenizer files), as the golden tests
+make them below the build's test folder.
+
+NAME.head holds the converter's file up to its data: metadata, vocabulary, and each tensor's name, type, shape and place.
+NAME.sum holds the sha256 of the whole file and its size: the tests fill in the weights and must arrive at the same bytes.
+NAME-TYPE: with --outtype TYPE, else bf16.
+
+Made with llama-cpp-python 0.3.36, torch 2.15.0, transformers 5.24.0. The converter knows a tokenizer's pre-tokenizer by the hash of
+what it makes of a text; ours is unknown to it and is called qwen2 here. T5's vocabulary is taken as byte-level BPE for the same reason.
+Python is not part of the build; the files are checked in."""
+import argparse
+import hashlib
+import os
+import pathlib
+import sys
+import tempfile
+
+MODELS = ["llama", "llama_tied_rope3", "llama_yarn", "mistral", "qwen3", "qwen3_moe", "qwen3_next", "t5", "t5_gated",
+          "llama-q8_0", "qwen3_moe-q8_0"]
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("llama_cpp")
+parser.add_argument("filled")
+parser.add_argument("--out", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/data/tiny-gguf"))
+parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
+args = parser.parse_args()
+
+os.environ["NO_LOCAL_GGUF"] = "1"
+sys.path[:0] = [args.llama_cpp, os.path.join(args.llama_cpp, "gguf-py")]
+import conversion
+import conversion.t5
+import gguf
+from conversion.base import ModelBase, TextModel
+
+TextModel.get_vocab_base_pre = lambda self, tokenizer: "qwen2"
+conversion.t5.T5Model.set_vocab = lambda self: self._set_vocab_gpt2()
+
+
+def convert(model, path, kind):
+    params = ModelBase.load_hparams(model, False)
+    arch = conversion.get_model_architecture(params, conversion.ModelType.TEXT)
+    make = conversion.get_model_class(arch, mmproj=False)
+    if make.supports_mtp_export:
+        make.no_mtp = True
+    types = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
+    make(model, types[kind], path, is_big_endian=False, use_temp_file=False, eager=True).write()
+
+
+os.makedirs(args.out, exist_ok=True)
+for name in args.models or MODELS:
+    model, _, kind = name.partition("-")
+    with tempfile.TemporaryDirectory() as d:
+        path = pathlib.Path(d) / "model.gguf"
+        convert(pathlib.Path(args.filled) / model, path, kind or "bf16")
+        whole = path.read_bytes()
+        head = whole[:gguf.GGUFReader(path).data_offset]
+    with open(os.path.join(args.out, name + ".head"), "wb") as f:
+        f.write(head)
+    with open(os.path.join(args.out, name + ".sum"), "w") as f:
+        f.write("%s %d\n" % (hashlib.sha256(whole).hexdigest(), len(whole)))
+    print(name, len(head), len(whole))
