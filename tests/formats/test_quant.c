@@ -117,7 +117,7 @@ static const Tensor *golden_rows(const Case *c, const char *stem)
     Error err = {0};
     Str bytes;
     Tensor *t;
-    int64_t n;
+    int64_t n = 0;
     const char *path =
         arena_printf(&arena, &err, "%s/hfquant/%s/golden.safetensors", TEST_DATA, c->dir);
     if (!path || !file_read(&arena, path, 1 << 20, &bytes, &err) ||
