@@ -67,25 +67,35 @@ static uint64_t stops(uint64_t w)
     return (low | high | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & ones << 7;
 }
 
+/* Bytes before the first stop of the 16 at p; 16: there is none. */
+static size_t run_length(const char *p)
+{
+    uint64_t w[2];
+    memcpy(w, p, sizeof w);
+    const uint64_t first = stops(w[0]);
+    const uint64_t second = stops(w[1]);
+    const size_t far = second ? 8 + ((size_t)__builtin_ctzll(second) >> 3) : 16;
+    return first ? (size_t)__builtin_ctzll(first) >> 3 : far;
+}
+
 size_t bytelevel_scan(const char **p, const char *end, char *out, size_t max)
 {
-    enum { ROOM = 16 };
+    enum { WINDOW = 16, ROOM = WINDOW + 2 };
     const char *at = *p;
     size_t n = 0;
     while (at < end && n < max) {
-        if (end - at >= ROOM && max - n >= ROOM) {
-            uint64_t w;
+        if (end - at > ROOM && max - n >= ROOM) {
             const size_t space = memcmp(at, "\xC4\xA0", 2) == 0; /* most words begin with one */
             out[n] = ' ';
             n += space;
             at += 2 * space;
-            memcpy(&w, at, 8);
-            memcpy(out + n, &w, 8);
-            const uint64_t stop = stops(w);
-            const size_t run = stop ? (size_t)__builtin_ctzll(stop) >> 3 : 8;
+            memcpy(out + n, at, WINDOW);
+            const size_t run = run_length(at);
             n += run;
             at += run;
-            if (!stop)
+            if (run < WINDOW && (*at == '"' || *at == ' '))
+                break;
+            if (run == WINDOW)
                 continue;
         }
         const uint32_t c = (unsigned char)*at;

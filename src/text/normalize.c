@@ -1,6 +1,7 @@
 #include "text/normalize.h"
 
 #include "base/mem.h"
+#include "text/unisets.h"
 #include "text/utf8.h"
 
 #include <utf8proc.h>
@@ -43,7 +44,8 @@ static bool reserve(utf8proc_int32_t **p, size_t need, size_t *cap, Error *err)
 
 static int combining_class(utf8proc_int32_t cp)
 {
-    return utf8proc_get_property(cp)->combining_class & 255;
+    const int class = utf8proc_get_property(cp)->combining_class & 255;
+    return class && unisets_has(UNISETS_INERT, (uint32_t)cp) ? 0 : class;
 }
 
 /* Puts each run of marks into the order of their combining classes, keeping equal ones as they are.
@@ -74,17 +76,67 @@ static bool order_marks(Cps *c, Error *err)
     return true;
 }
 
+static void write_cp(utf8proc_int32_t cp, StrBuf *out)
+{
+    char utf8[4];
+    strbuf_add(out, utf8, (size_t)utf8_encode((uint32_t)cp, utf8));
+}
+
+/* Stands for the characters that must not be composed, which wait in c->sorted. */
+enum { KEPT = 0xFFFF };
+
+static bool must_keep(utf8proc_int32_t cp)
+{
+    return cp == KEPT || unisets_has(UNISETS_INERT, (uint32_t)cp);
+}
+
+static bool hide_kept(Cps *c, Error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++)
+        n += must_keep(c->at[i]);
+    if (!reserve(&c->sorted, n, &c->sorted_cap, err))
+        return false;
+    n = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if (!must_keep(c->at[i]))
+            continue;
+        c->sorted[n++] = c->at[i];
+        c->at[i] = KEPT;
+    }
+    return true;
+}
+
+static bool write_composed(Cps *c, StrBuf *out, Error *err)
+{
+    if (!hide_kept(c, err))
+        return false;
+    c->n = (size_t)utf8proc_normalize_utf32(
+        c->at, (utf8proc_ssize_t)c->n, (utf8proc_option_t)(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+    size_t kept = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->at[i] == KEPT) {
+            write_cp(c->sorted[kept++], out);
+        } else if (unisets_has(UNISETS_INERT, (uint32_t)c->at[i])) { /* utf8proc is newer: undo */
+            utf8proc_int32_t parts[4];
+            int last = 0;
+            const utf8proc_ssize_t n =
+                utf8proc_decompose_char(c->at[i], parts, 4, UTF8PROC_DECOMPOSE, &last);
+            for (utf8proc_ssize_t k = 0; k < n && k < 4; k++)
+                write_cp(parts[k], out);
+        } else {
+            write_cp(c->at[i], out);
+        }
+    }
+    return true;
+}
+
 static bool write_out(Cps *c, bool compose, StrBuf *out, Error *err)
 {
-    if (!order_marks(c, err))
+    if (!order_marks(c, err) || (compose && c->n > 0 && !write_composed(c, out, err)))
         return false;
-    if (compose && c->n > 0)
-        c->n = (size_t)utf8proc_normalize_utf32(
-            c->at, (utf8proc_ssize_t)c->n, (utf8proc_option_t)(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
-    for (size_t i = 0; i < c->n; i++) {
-        char utf8[4];
-        strbuf_add(out, utf8, (size_t)utf8_encode((uint32_t)c->at[i], utf8));
-    }
+    for (size_t i = 0; !compose && i < c->n; i++)
+        write_cp(c->at[i], out);
     c->n = 0;
     return strbuf_check(out, "normalised text", err);
 }
@@ -116,7 +168,11 @@ bool normalize_text(NormalizeForm form, Str text, StrBuf *out, Error *err)
                          m < 0 ? utf8proc_errmsg(m) : "too long");
             break;
         }
-        c.n += (size_t)m;
+        if ((m != 1 || c.at[c.n] != (utf8proc_int32_t)cp) && unisets_has(UNISETS_INERT, cp)) {
+            c.at[c.n++] = (utf8proc_int32_t)cp;
+        } else {
+            c.n += (size_t)m;
+        }
         i += n > 0 ? (size_t)n : 1;
     }
     ok = ok && write_out(&c, compose, out, err);

@@ -1,5 +1,6 @@
 #include "text/normchain.h"
 
+#include "text/unisets.h"
 #include "text/utf8.h"
 
 #include <utf8proc.h>
@@ -27,6 +28,7 @@ void normchain_work_init(NormWork *w, TextReWork *re, size_t text_bytes)
 {
     for (int i = 0; i < 2; i++)
         strbuf_init(&w->at[i], text_bytes * NORMCHAIN_GROWTH_MAX + 65536);
+    strbuf_init(&w->older, text_bytes * NORMCHAIN_GROWTH_MAX + 65536);
     w->re = re;
 }
 
@@ -34,6 +36,7 @@ void normchain_work_free(NormWork *w)
 {
     strbuf_free(&w->at[0]);
     strbuf_free(&w->at[1]);
+    strbuf_free(&w->older);
 }
 
 /* ---- characters ---- */
@@ -44,11 +47,6 @@ static void add_cp(StrBuf *out, uint32_t cp)
     strbuf_add(out, utf8, (size_t)utf8_encode(cp, utf8));
 }
 
-static utf8proc_category_t category(uint32_t cp)
-{
-    return utf8proc_category((utf8proc_int32_t)cp);
-}
-
 /* U+0130 is the only character whose lower case has two (SpecialCasing.txt); final sigma is not
  * treated, as in the references. */
 static void add_lower(StrBuf *out, uint32_t cp)
@@ -56,7 +54,7 @@ static void add_lower(StrBuf *out, uint32_t cp)
     if (cp == 0x130)
         strbuf_add(out, "i\xCC\x87", 3);
     else
-        add_cp(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+        add_cp(out, unisets_lower(cp));
 }
 
 static void lower(Str text, StrBuf *out)
@@ -68,12 +66,12 @@ static void lower(Str text, StrBuf *out)
     }
 }
 
-static void strip_accents(Str text, StrBuf *out)
+static void strip_marks(UniSet marks, Str text, StrBuf *out)
 {
     for (size_t i = 0; i < text.len;) {
         uint32_t cp = 0;
         const size_t n = (size_t)utf8_decode(text.ptr + i, text.len - i, &cp);
-        if (category(cp) != UTF8PROC_CATEGORY_MN)
+        if (!unisets_has(marks, cp))
             strbuf_add(out, text.ptr + i, n);
         i += n;
     }
@@ -145,11 +143,19 @@ static bool replace_re(const NormStep *s, NormWork *w, Str text, StrBuf *out, Er
 {
     size_t done = 0;
     size_t from = 0;
+    Str seen = text;
+    if (unisets_newer(text) < text.len) {
+        strbuf_clear(&w->older);
+        if (!strbuf_add(&w->older, text.ptr, text.len))
+            return strbuf_check(&w->older, "normalised text", err);
+        unisets_older(text, w->older.ptr);
+        seen = strbuf_str(&w->older);
+    }
     while (from <= text.len) {
         bool found;
         size_t start;
         size_t end;
-        if (!textre_next(&s->re, w->re, text, from, &found, &start, &end, err))
+        if (!textre_next(&s->re, w->re, seen, from, &found, &start, &end, err))
             return false;
         if (!found)
             break;
@@ -255,14 +261,6 @@ static bool is_chinese(uint32_t cp)
            (cp >= 0xF900 && cp <= 0xFAFF) || (cp >= 0x2F800 && cp <= 0x2FA1F);
 }
 
-static bool is_control(uint32_t cp)
-{
-    if (cp == '\t' || cp == '\n' || cp == '\r')
-        return false;
-    const utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO;
-}
-
 static bool bert(const NormStep *s, Str text, StrBuf *out, Error *err)
 {
     StrBuf clean;
@@ -274,7 +272,7 @@ static bool bert(const NormStep *s, Str text, StrBuf *out, Error *err)
         const size_t n = (size_t)utf8_decode(text.ptr + i, text.len - i, &cp);
         const Str c = {text.ptr + i, n};
         i += n;
-        if (s->clean && (cp == 0 || cp == 0xFFFD || is_control(cp)))
+        if (s->clean && (cp == 0 || cp == 0xFFFD || unisets_has(UNISETS_CONTROL, cp)))
             continue;
         if (s->clean && utf8_is_space(cp)) {
             strbuf_add(&clean, " ", 1);
@@ -293,7 +291,7 @@ static bool bert(const NormStep *s, Str text, StrBuf *out, Error *err)
     if (ok && s->accents && !normalize_is_plain(NORMALIZE_NFD, at)) {
         ok = normalize_text(NORMALIZE_NFD, at, &marked, err);
         if (ok) {
-            strip_accents(strbuf_str(&marked), &bare);
+            strip_marks(UNISETS_ACCENT, strbuf_str(&marked), &bare);
             ok = strbuf_check(&bare, "normalised text", err);
             at = strbuf_str(&bare);
         }
@@ -354,7 +352,7 @@ static bool step(const NormStep *s, NormWork *w, Str text, bool start, StrBuf *o
         lower(text, out);
         break;
     case NORM_STRIP_ACCENTS:
-        strip_accents(text, out);
+        strip_marks(UNISETS_MARK, text, out);
         break;
     case NORM_NMT:
         nmt(text, out);

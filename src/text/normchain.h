@@ -22,7 +22,7 @@ typedef enum NormKind {
     NORM_REPLACE_RE,
     NORM_STRIP,
     NORM_LOWER,
-    NORM_STRIP_ACCENTS, /* drops marks of category Mn */
+    NORM_STRIP_ACCENTS, /* drops marks */
     NORM_NMT,           /* drops control characters, makes every space U+0020 */
     NORM_CHARSMAP,      /* as `tokenizers` applies it: by grapheme */
     NORM_BERT,
@@ -51,6 +51,7 @@ void normchain_free(NormChain *c);
 
 typedef struct NormWork {
     StrBuf at[2];
+    StrBuf older; /* a text for expressions to look at: unisets.h */
     TextReWork *re;
 } NormWork;
 

@@ -1,12 +1,11 @@
 #include "text/pretok.h"
 
 #include "text/bytelevel.h"
+#include "text/unisets.h"
 #include "text/utf8.h"
 
 const char pretok_gpt2[] =
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-const char pretok_punctuation[] = "[!-/:-@\\[-`{-~\\p{P}]";
 
 static bool new_step(Pretok *p, const char *doc, PretokStep **step, Error *err)
 {
@@ -26,6 +25,19 @@ bool pretok_add_split(Pretok *p, const char *doc, Str pattern, TextReDialect dia
         return false;
     step->behavior = behavior;
     step->invert = invert;
+    p->n++;
+    return true;
+}
+
+bool pretok_add_class(Pretok *p, const char *doc, PretokClass class, PretokBehavior behavior,
+                      Error *err)
+{
+    PretokStep *step = NULL;
+    if (!new_step(p, doc, &step, err))
+        return false;
+    step->kind = PRETOK_CLASS;
+    step->class = class;
+    step->behavior = behavior;
     p->n++;
     return true;
 }
@@ -54,9 +66,8 @@ bool pretok_add_metaspace(Pretok *p, const char *doc, PretokPrefix prefix, bool 
 
 bool pretok_add_bert(Pretok *p, const char *doc, Error *err)
 {
-    return pretok_add_split(p, doc, str_from("\\s"), TEXTRE_RUST, PRETOK_REMOVED, false, err) &&
-           pretok_add_split(p, doc, str_from(pretok_punctuation), TEXTRE_RUST, PRETOK_ISOLATED,
-                            false, err);
+    return pretok_add_class(p, doc, PRETOK_SPACE, PRETOK_REMOVED, err) &&
+           pretok_add_class(p, doc, PRETOK_PUNCTUATION, PRETOK_ISOLATED, err);
 }
 
 bool pretok_add_alphabet(Pretok *p, const char *doc, Error *err)
@@ -144,6 +155,14 @@ static bool join(Joiner *j, size_t from, size_t to, bool match, Error *err)
 static bool split(const Run *r, int at, Str piece, Error *err)
 {
     const PretokStep *step = &r->p->steps[at];
+    Str seen = piece; /* what the expression looks at */
+    if (!step->re.literal && unisets_newer(piece) < piece.len) {
+        char *older = arena_take(r->arena, piece.len, 1, err);
+        if (!older)
+            return false;
+        unisets_older(piece, older);
+        seen.ptr = older;
+    }
     Joiner j = {.run = r, .next = at + 1, .base = piece.ptr, .behavior = step->behavior};
     size_t done = 0; /* all before is passed on */
     size_t from = 0;
@@ -151,7 +170,7 @@ static bool split(const Run *r, int at, Str piece, Error *err)
         bool found;
         size_t start;
         size_t end;
-        if (!textre_next(&step->re, r->work, piece, from, &found, &start, &end, err))
+        if (!textre_next(&step->re, r->work, seen, from, &found, &start, &end, err))
             return false;
         if (!found)
             break;
@@ -165,6 +184,41 @@ static bool split(const Run *r, int at, Str piece, Error *err)
             from += end < piece.len ? utf8_step(piece.ptr[end]) : 1;
     }
     if (done < piece.len && !join(&j, done, piece.len, step->invert, err))
+        return false;
+    return join_flush(&j, err);
+}
+
+static bool in_class(PretokClass class, uint32_t cp)
+{
+    if (cp < 0x80 && class == PRETOK_NUMERIC)
+        return cp >= '0' && cp <= '9';
+    switch (class) {
+    case PRETOK_SPACE:
+        return utf8_is_space(cp);
+    case PRETOK_PUNCTUATION:
+        return unisets_has(UNISETS_PUNCTUATION, cp);
+    case PRETOK_NUMERIC:
+        return unisets_has(UNISETS_NUMERIC, cp);
+    }
+    return false;
+}
+
+static bool split_class(const Run *r, int at, Str piece, Error *err)
+{
+    const PretokStep *step = &r->p->steps[at];
+    Joiner j = {.run = r, .next = at + 1, .base = piece.ptr, .behavior = step->behavior};
+    size_t done = 0;
+    for (size_t i = 0; i < piece.len;) {
+        uint32_t cp = 0;
+        const size_t end = i + (size_t)utf8_decode(piece.ptr + i, piece.len - i, &cp);
+        if (in_class(step->class, cp)) {
+            if ((i > done && !join(&j, done, i, false, err)) || !join(&j, i, end, true, err))
+                return false;
+            done = end;
+        }
+        i = end;
+    }
+    if (done < piece.len && !join(&j, done, piece.len, false, err))
         return false;
     return join_flush(&j, err);
 }
@@ -233,7 +287,11 @@ static bool run_step(const Run *r, int at, Str piece, Error *err)
     bool ok = false;
     switch (r->p->steps[at].kind) {
     case PRETOK_SPLIT:
-        return split(r, at, piece, err);
+        ok = split(r, at, piece, err);
+        break;
+    case PRETOK_CLASS:
+        ok = split_class(r, at, piece, err);
+        break;
     case PRETOK_PREFIX_SPACE:
         ok = prefix_space(r, at, piece, err);
         break;

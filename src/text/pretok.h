@@ -21,10 +21,13 @@ typedef enum PretokBehavior {
 
 typedef enum PretokKind {
     PRETOK_SPLIT,
+    PRETOK_CLASS,        /* the same with one character of a class for the match */
     PRETOK_PREFIX_SPACE, /* a space before a piece that has none */
     PRETOK_METASPACE,    /* U+2581 and a space are one, each starts a piece; maybe one before */
     PRETOK_ALPHABET,     /* to the byte alphabet, for the steps after it: pieces come out in it */
 } PretokKind;
+
+typedef enum PretokClass { PRETOK_SPACE, PRETOK_PUNCTUATION, PRETOK_NUMERIC } PretokClass;
 
 /* Where PRETOK_METASPACE puts a space before a piece that has none. */
 typedef enum PretokPrefix { PRETOK_NEVER, PRETOK_FIRST, PRETOK_ALWAYS } PretokPrefix;
@@ -32,7 +35,8 @@ typedef enum PretokPrefix { PRETOK_NEVER, PRETOK_FIRST, PRETOK_ALWAYS } PretokPr
 typedef struct PretokStep {
     PretokKind kind;
     TextRe re; /* PRETOK_SPLIT */
-    PretokBehavior behavior;
+    PretokClass class;
+    PretokBehavior behavior; /* both */
     bool invert;
     PretokPrefix prefix; /* PRETOK_METASPACE */
     bool split;
@@ -46,10 +50,11 @@ typedef struct Pretok {
 
 /* GPT-2's expression, which ByteLevel with use_regex applies. */
 extern const char pretok_gpt2[];
-extern const char pretok_punctuation[]; /* ASCII's and Unicode's */
 
 MUST_CHECK bool pretok_add_split(Pretok *p, const char *doc, Str pattern, TextReDialect dialect,
                                  PretokBehavior behavior, bool invert, Error *err);
+MUST_CHECK bool pretok_add_class(Pretok *p, const char *doc, PretokClass class,
+                                 PretokBehavior behavior, Error *err);
 MUST_CHECK bool pretok_add_prefix_space(Pretok *p, const char *doc, Error *err);
 MUST_CHECK bool pretok_add_metaspace(Pretok *p, const char *doc, PretokPrefix prefix, bool split,
                                      Error *err);

@@ -354,6 +354,7 @@ bool textre_compile(TextRe *re, const char *doc, Str pattern, TextReDialect dial
         pcre2_pattern_info(compiled, PCRE2_INFO_JITSIZE, &jit_bytes);
     re->bytes += jit_bytes;
     re->code = compiled;
+    re->literal = dialect == TEXTRE_LITERAL;
     ok = true;
 done:
     pcre2_compile_context_free(context);

@@ -22,6 +22,7 @@ enum { TEXTRE_PATTERN_MAX = 16384 /* bytes */ };
 typedef struct TextRe {
     void *code;   /* pcre2_code */
     size_t bytes; /* held by the compiled form */
+    bool literal;
 } TextRe;
 
 typedef struct TextReWork {

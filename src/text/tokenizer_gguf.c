@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+static const char punctuation[] = "[!-/:-@\\[-`{-~\\p{P}]";
+
 /* GGUF says only the name of a pre-tokenizer. The expressions are those of the tokenizer.json files
  * that the names stand for; text between matches is a piece of its own, so a final "|\s+" is not
  * needed. */
@@ -151,8 +153,8 @@ static const PreScheme schemes[] = {
      false},
     {{"youtu"}, {re_youtu, re_youtu_words}, true, false},
     {{"chameleon"},
-     {"<sentinel:[0-9]+>", "(?:IMGIMG)[A-I]{1,4}Z", "[\\t\\n]|    |  ", "\\p{N}",
-      pretok_punctuation, pretok_gpt2},
+     {"<sentinel:[0-9]+>", "(?:IMGIMG)[A-I]{1,4}Z", "[\\t\\n]|    |  ", "\\p{N}", punctuation,
+      pretok_gpt2},
      false,
      true},
     {{"spark2_5"}, {re_digit3, re_cjk, re_spark, "\\p{N}"}, false, false},

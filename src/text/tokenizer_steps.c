@@ -206,6 +206,12 @@ static bool add_split(TokenizerSteps *o, const char *pattern, TextReDialect dial
                             err);
 }
 
+static bool add_class(TokenizerSteps *o, PretokClass class, PretokBehavior behavior, Error *err)
+{
+    o->has_split = true;
+    return pretok_add_class(&o->t->pretok, o->doc, class, behavior, err);
+}
+
 static bool read_split(TokenizerSteps *o, const json_t *obj, Error *err)
 {
     PretokBehavior behavior;
@@ -288,18 +294,17 @@ bool tokenizer_read_pre_tokenizer(TokenizerSteps *o, const json_t *obj, Error *e
     if (str_is(type, "Digits")) {
         bool single;
         return json_get_bool_or(obj, o->doc, "individual_digits", false, &single, err) &&
-               add_split(o, single ? "\\p{N}" : "\\p{N}+", TEXTRE_RUST, PRETOK_ISOLATED, false,
-                         err);
+               add_class(o, PRETOK_NUMERIC, single ? PRETOK_ISOLATED : PRETOK_CONTIGUOUS, err);
     }
     if (str_is(type, "Punctuation")) {
         PretokBehavior behavior;
         return read_behavior(o, obj, &behavior, err) &&
-               add_split(o, pretok_punctuation, TEXTRE_RUST, behavior, false, err);
+               add_class(o, PRETOK_PUNCTUATION, behavior, err);
     }
     if (str_is(type, "Whitespace"))
         return add_split(o, "[" WORD "]+|[^" WORD "\\s]+", TEXTRE_RUST, PRETOK_REMOVED, true, err);
     if (str_is(type, "WhitespaceSplit"))
-        return add_split(o, "\\s", TEXTRE_RUST, PRETOK_REMOVED, false, err);
+        return add_class(o, PRETOK_SPACE, PRETOK_REMOVED, err);
     if (str_is(type, "BertPreTokenizer")) {
         o->has_split = true;
         return pretok_add_bert(&o->t->pretok, o->doc, err);

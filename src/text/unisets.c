@@ -1,0 +1,79 @@
+#include "text/unisets.h"
+
+#include "text/utf8.h"
+
+#include <utf8proc.h>
+
+bool unisets_has(UniSet set, uint32_t cp)
+{
+    const UniTable *t = &unisets_tables[set];
+    size_t lo = 0;
+    size_t hi = t->n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (t->at[mid].last < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < t->n && t->at[lo].first <= cp;
+}
+
+static const UniMapped *mapped(const UniMap *m, uint32_t cp)
+{
+    size_t lo = 0;
+    size_t hi = m->n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (m->at[mid].last < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < m->n && m->at[lo].first <= cp ? &m->at[lo] : NULL;
+}
+
+uint32_t unisets_lower(uint32_t cp)
+{
+    const UniMapped *m = mapped(&unisets_map_lower, cp);
+    return m ? m->to + (cp - m->first) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+}
+
+size_t unisets_newer(Str text)
+{
+    const uint64_t high = 0x8080808080808080U;
+    size_t i = 0;
+    while (i < text.len) {
+        uint64_t w;
+        if (text.len - i >= sizeof w) {
+            memcpy(&w, text.ptr + i, sizeof w);
+            if (!(w & high)) {
+                i += sizeof w;
+                continue;
+            }
+        }
+        const unsigned lead = (unsigned char)text.ptr[i];
+        /* None has two bytes, or lies in U+4000 to U+9FFF or above U+B000 below U+10000. */
+        const bool maybe = lead >= 0xE0 && (lead < 0xE4 || lead == 0xEA || lead >= 0xF0);
+        uint32_t cp;
+        if (maybe && utf8_decode(text.ptr + i, text.len - i, &cp) > 0 &&
+            mapped(&unisets_map_alike, cp))
+            return i;
+        i += utf8_step(text.ptr[i]);
+    }
+    return text.len;
+}
+
+void unisets_older(Str text, char *out)
+{
+    memcpy(out, text.ptr, text.len);
+    for (size_t i = unisets_newer(text); i < text.len;) {
+        uint32_t cp;
+        const int n = utf8_decode(text.ptr + i, text.len - i, &cp);
+        const UniMapped *m = n > 0 ? mapped(&unisets_map_alike, cp) : NULL;
+        char utf8[4];
+        if (m && utf8_encode(m->to, utf8) == n)
+            memcpy(out + i, utf8, (size_t)n);
+        i += utf8_step(text.ptr[i]);
+    }
+}
