@@ -1,5 +1,6 @@
 #include "text/jinja_filter.h"
 
+#include "text/jinja_char.h"
 #include "text/jinja_format.h"
 #include "text/jinja_layout.h"
 #include "text/jinja_markup.h"
@@ -428,12 +429,12 @@ static bool f_round(Jinja *j, JinjaValue v, const JinjaCall *call, JinjaValue *o
         return true;
     }
     const double scale = pow(10.0, (double)precision);
-    if (str_is(method, "ceil"))
-        *out = jinja_float(ceil(f * scale) / scale);
-    else if (str_is(method, "floor"))
-        *out = jinja_float(floor(f * scale) / scale);
-    else
+    const bool up = str_is(method, "ceil");
+    if (!up && !str_is(method, "floor"))
         return jinja_fail(j, "FilterArgumentError: method must be common, ceil or floor");
+    if (!isfinite(f * scale))
+        return jinja_fail(j, "OverflowError: cannot convert float to integer");
+    *out = jinja_float(((up ? ceil(f * scale) : floor(f * scale)) + 0.0) / scale); /* no -0 */
     return true;
 }
 

@@ -439,6 +439,8 @@ static bool percent_one(Jinja *j, StrBuf *b, const char **at, const char *end, P
     case 'o':
         return format_int(j, b, &s, v);
     case 'c':
+        if (v.type == JINJA_STR && utf8_count(jinja_text(v)) != 1)
+            return jinja_fail(j, "TypeError: %%c requires int or char");
         return v.type == JINJA_STR ? format_str(j, b, &s, v) : format_int(j, b, &s, v);
     case 'e':
     case 'E':
@@ -491,15 +493,16 @@ static bool field_value(Jinja *j, Str field, const JinjaCall *call, int *next, J
         n++;
     const Str first = {field.ptr, n};
     int64_t index = -1;
-    const bool numbered = n > 0 && str_to_int(first, 0, INT32_MAX, &index);
-    if ((n == 0 && *next < 0) || (numbered && *next > 0))
+    const bool number = n > 0 && str_to_int(first, 0, INT32_MAX, &index);
+    const bool numbered = number && n == field.len; /* "0.a" leaves the numbering as it is */
+    if ((field.len == 0 && *next < 0) || (numbered && *next > 0))
         return jinja_fail(j, "ValueError: cannot switch between manual field specification and "
                              "automatic field numbering");
-    if (n == 0)
+    if (field.len == 0)
         index = (*next)++;
     else if (numbered)
         *next = -1;
-    else
+    else if (!number)
         index = -1;
     if (index >= 0) {
         if (index >= call->n_pos)

@@ -1,5 +1,6 @@
 #include "text/jinja_layout.h"
 
+#include "text/jinja_char.h"
 #include "text/jinja_seq.h"
 #include "text/jinja_text.h"
 #include "text/utf8.h"

@@ -1,5 +1,6 @@
 #include "text/jinja_method.h"
 
+#include "text/jinja_char.h"
 #include "text/jinja_format.h"
 #include "text/utf8.h"
 
@@ -382,19 +383,6 @@ static bool partition(Jinja *j, Str s, bool last, const JinjaCall *call, JinjaVa
 }
 
 /* Numeric_Type Digit beyond the decimal ones: superscripts, subscripts, and 1 to 9 in circles. */
-static bool is_special_digit(uint32_t cp)
-{
-    static const uint16_t ranges[][2] = {
-        {0xB2, 0xB3},     {0xB9, 0xB9},     {0x2070, 0x2070}, {0x2074, 0x2079}, {0x2080, 0x2089},
-        {0x2460, 0x2468}, {0x2474, 0x247C}, {0x2488, 0x2490}, {0x24EA, 0x24EA}, {0x24F5, 0x24FD},
-        {0x24FF, 0x24FF}, {0x2776, 0x277E}, {0x2780, 0x2788}, {0x278A, 0x2792}};
-    for (size_t i = 0; i < COUNT_OF(ranges); i++) {
-        if (cp >= ranges[i][0] && cp <= ranges[i][1])
-            return true;
-    }
-    return false;
-}
-
 typedef enum CharClass {
     CLASS_DIGIT,
     CLASS_ALNUM,
@@ -421,9 +409,9 @@ static bool in_class(uint32_t cp, CharClass class)
     case CLASS_DECIMAL:
         return c == UTF8PROC_CATEGORY_ND;
     case CLASS_DIGIT:
-        return c == UTF8PROC_CATEGORY_ND || is_special_digit(cp);
+        return c == UTF8PROC_CATEGORY_ND || jinja_is_special_digit(cp);
     case CLASS_NUMERIC:
-        return number;
+        return number || jinja_is_numeral(cp);
     case CLASS_SPACE:
         return jinja_is_space(cp);
     case CLASS_PRINTABLE:
@@ -453,10 +441,10 @@ static bool cased(Str s, char how)
         uint32_t cp = 0;
         const int n = utf8_decode(s.ptr + i, s.len - i, &cp);
         i += n > 0 ? (size_t)n : 1;
-        const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-        const bool up = c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LT;
-        const bool low = c == UTF8PROC_CATEGORY_LL;
-        if ((how == 'l' && up) || (how == 'u' && low) ||
+        const bool title = utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_LT;
+        const bool up = title || jinja_is_upper(cp);
+        const bool low = jinja_is_lower(cp);
+        if ((how == 'l' && up) || (how == 'u' && (low || title)) ||
             (how == 't' && ((up && inside) || (low && !inside))))
             return false;
         any = any || up || low;
@@ -649,9 +637,9 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
     static const struct {
         const char *name;
         JinjaCase how;
-    } cases[] = {{"upper", JINJA_UPPER},    {"lower", JINJA_LOWER},
-                 {"casefold", JINJA_LOWER}, {"capitalize", JINJA_CAPITALIZE},
-                 {"title", JINJA_TITLE},    {"swapcase", JINJA_SWAPCASE}};
+    } cases[] = {{"upper", JINJA_UPPER},       {"lower", JINJA_LOWER},
+                 {"casefold", JINJA_CASEFOLD}, {"capitalize", JINJA_CAPITALIZE},
+                 {"title", JINJA_TITLE},       {"swapcase", JINJA_SWAPCASE}};
     static const struct {
         const char *name;
         CharClass class;

@@ -92,6 +92,14 @@ static bool int_op(Jinja *j, JinjaOp op, int64_t a, int64_t b, JinjaValue *out)
     return !over || overflow(j);
 }
 
+/* The whole number that `near` is but for rounding, or is above; a zero takes the sign of `exact`.
+ */
+static double floor_quotient(double near, double exact)
+{
+    const double below = floor(near);
+    return near == 0.0 ? copysign(0.0, exact) : near - below > 0.5 ? below + 1.0 : below;
+}
+
 static bool float_op(Jinja *j, JinjaOp op, double a, double b, JinjaValue *out)
 {
     double r = 0.0;
@@ -120,8 +128,7 @@ static bool float_op(Jinja *j, JinjaOp op, double a, double b, JinjaValue *out)
         if (op == JO_MOD)
             r = m != 0.0 ? m + (down ? b : 0.0) : copysign(0.0, b);
         else
-            r = div - (down ? 1.0 : 0.0) != 0.0 ? floor(div - (down ? 1.0 : 0.0) + 0.5)
-                                                : copysign(0.0, a / b);
+            r = floor_quotient(div - (down ? 1.0 : 0.0), a / b);
         break;
     }
     case JO_POW:
@@ -187,7 +194,10 @@ static bool repeat(Jinja *j, JinjaValue v, int64_t times, JinjaValue *out)
             if (!strbuf_add(&b, v.u.s, v.len) || !jinja_step(j, 1 + v.len / 16))
                 break;
         }
-        return jinja_take_buf(j, &b, out);
+        if (!jinja_take_buf(j, &b, out))
+            return false;
+        out->flags = v.flags;
+        return true;
     }
     if (!jinja_list_new(j, (JinjaType)v.type, 0, out))
         return false;

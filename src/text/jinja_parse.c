@@ -611,11 +611,6 @@ static bool parse_test(Parse *p, JinjaNode *a, JinjaNode **out)
                is_op(p, "{")) {
         if (is_name(p, "is"))
             return fail(p, "tests cannot be chained with is");
-        /* "x is defined if y", "x is string in y": the word belongs to what is around */
-        if (is_name(p, "if") || is_name(p, "in") || is_name(p, "not") || is_name(p, "recursive")) {
-            *out = n;
-            return true;
-        }
         JinjaArgNodes *args = ARENA_NEW(p->arena, JinjaArgNodes, p->err);
         JinjaNode **pos = ARENA_ARRAY(p->arena, 1, JinjaNode *, p->err);
         if (!args || !pos || !parse_primary(p, &pos[0]) || !parse_postfix(p, &pos[0]))

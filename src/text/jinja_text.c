@@ -1,78 +1,64 @@
 #include "text/jinja_text.h"
 
+#include "text/jinja_char.h"
 #include "text/utf8.h"
 
 #include <utf8proc.h>
 
-bool jinja_is_space(uint32_t cp)
-{
-    return utf8_is_space(cp) || (cp >= 0x1C && cp <= 0x1F);
-}
-
-bool jinja_is_word(uint32_t cp)
-{
-    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return cp == '_' || (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
-           (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
-}
-
-int jinja_digit(uint32_t cp)
-{
-    if (utf8proc_category((utf8proc_int32_t)cp) != UTF8PROC_CATEGORY_ND)
-        return -1;
-    if (cp >= 0x1D7CE && cp <= 0x1D7FF) /* five scripts without a gap */
-        return (int)(cp - 0x1D7CE) % 10;
-    int before = 0;
-    while (before < 9 &&
-           utf8proc_category((utf8proc_int32_t)cp - before - 1) == UTF8PROC_CATEGORY_ND)
-        before++;
-    return before;
-}
-
-bool jinja_is_identifier(Str s)
-{
-    for (size_t i = 0; i < s.len;) {
-        uint32_t cp = 0;
-        const int n = utf8_decode(s.ptr + i, s.len - i, &cp);
-        const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-        const bool start = cp == '_' || (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
-                           c == UTF8PROC_CATEGORY_NL;
-        const bool more = c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC ||
-                          c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_PC || cp == 0xB7;
-        if (!start && (i == 0 || !more))
-            return false;
-        i += n > 0 ? (size_t)n : 1;
-    }
-    return s.len > 0;
-}
-
-static bool is_cased(uint32_t cp)
-{
-    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LT;
-}
-
-static void add_upper(StrBuf *b, uint32_t cp, bool title)
+static void add_cp(StrBuf *b, utf8proc_int32_t cp)
 {
     char utf8[4];
-    if (cp == 0xDF) { /* the one common letter that grows */
-        strbuf_add_cstr(b, title ? "Ss" : "SS");
+    strbuf_add(b, utf8, (size_t)utf8_encode((uint32_t)cp, utf8));
+}
+
+enum { FOLDED_MAX = 8 };
+
+/* The folded form, of up to three characters. */
+static int folded(uint32_t cp, utf8proc_int32_t to[FOLDED_MAX])
+{
+    int boundary = 0;
+    const utf8proc_ssize_t n =
+        utf8proc_decompose_char((utf8proc_int32_t)cp, to, FOLDED_MAX, UTF8PROC_CASEFOLD, &boundary);
+    return n > 0 && n <= FOLDED_MAX ? (int)n : 0;
+}
+
+/* A letter that has no capital of its own takes those of its folded form. */
+static void add_upper(StrBuf *b, uint32_t cp, bool title)
+{
+    utf8proc_int32_t to[FOLDED_MAX];
+    const utf8proc_int32_t c = (utf8proc_int32_t)cp;
+    const utf8proc_int32_t up = title ? utf8proc_totitle(c) : utf8proc_toupper(c);
+    const utf8proc_category_t category = utf8proc_category(c);
+    const bool single = cp < 0x80 || category == UTF8PROC_CATEGORY_LU ||
+                        (title && (category == UTF8PROC_CATEGORY_LT || up != c) && cp != 0xDF);
+    const int n = single ? 1 : folded(cp, to);
+    if (n <= 1) {
+        add_cp(b, up);
         return;
     }
-    const utf8proc_int32_t up =
-        title ? utf8proc_totitle((utf8proc_int32_t)cp) : utf8proc_toupper((utf8proc_int32_t)cp);
-    strbuf_add(b, utf8, (size_t)utf8_encode((uint32_t)up, utf8));
+    if (title && to[n - 1] == 0x3B9) { /* of Greek, an iota that goes below the letter */
+        add_cp(b, n == 2           ? utf8proc_toupper(to[0])
+                  : to[0] == 0x3B1 ? 0x1FBC
+                  : to[0] == 0x3B7 ? 0x1FCC
+                                   : 0x1FFC);
+        add_cp(b, n == 2 ? 0x345 : to[1]);
+        return;
+    }
+    bool done = false; /* with the first letter that has a capital */
+    for (int i = 0; i < n; i++) {
+        const utf8proc_int32_t capital = utf8proc_toupper(to[i]);
+        add_cp(b, title && done ? to[i] : capital);
+        done = done || capital != to[i];
+    }
 }
 
 static void add_lower(StrBuf *b, uint32_t cp)
 {
-    char utf8[4];
     if (cp == 0x130) { /* dotted capital I: i and a combining dot */
         strbuf_add_cstr(b, "i\xCC\x87");
         return;
     }
-    strbuf_add(b, utf8,
-               (size_t)utf8_encode((uint32_t)utf8proc_tolower((utf8proc_int32_t)cp), utf8));
+    add_cp(b, utf8proc_tolower((utf8proc_int32_t)cp));
 }
 
 static bool opens_word(uint32_t cp)
@@ -80,18 +66,43 @@ static bool opens_word(uint32_t cp)
     return jinja_is_space(cp) || cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<';
 }
 
+/* Whether letters stand before `from` and none behind `to`: a small sigma has a form for there. */
+static bool ends_word(Str s, size_t from, size_t to)
+{
+    uint32_t cp = 0;
+    bool before = false;
+    while (from > 0 && !before) {
+        from--;
+        if (((unsigned char)s.ptr[from] & 0xC0U) == 0x80)
+            continue;
+        (void)utf8_decode(s.ptr + from, s.len - from, &cp);
+        before = jinja_is_cased(cp);
+        if (!before && !jinja_is_case_ignorable(cp))
+            break;
+    }
+    while (before && to < s.len) {
+        const int n = utf8_decode(s.ptr + to, s.len - to, &cp);
+        to += n > 0 ? (size_t)n : 1;
+        if (!jinja_is_case_ignorable(cp))
+            return !jinja_is_cased(cp);
+    }
+    return before;
+}
+
 bool jinja_case(Jinja *j, Str s, JinjaCase how, JinjaValue *out)
 {
     StrBuf b;
     jinja_buf(j, &b);
     bool start = true; /* of a word, or of the text */
+    utf8proc_int32_t fold[FOLDED_MAX];
+    int n_folded;
     for (size_t i = 0; i < s.len;) {
         uint32_t cp = 0xFFFD;
         const int n = utf8_decode(s.ptr + i, s.len - i, &cp);
         i += n > 0 ? (size_t)n : 1;
-        const bool lower = utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_LL;
         bool up = false;
         bool title = false;
+        bool keep = false;
         switch (how) {
         case JINJA_UPPER:
             up = true;
@@ -104,18 +115,28 @@ bool jinja_case(Jinja *j, Str s, JinjaCase how, JinjaValue *out)
             break;
         case JINJA_TITLE:
             up = title = start;
-            start = !is_cased(cp);
+            start = !jinja_is_cased(cp);
             break;
         case JINJA_TITLE_TAG:
             up = start;
             start = opens_word(cp);
             break;
         case JINJA_SWAPCASE:
-            up = lower;
+            up = jinja_is_lower(cp);
+            keep = !up && !jinja_is_upper(cp);
             break;
+        case JINJA_CASEFOLD:
+            n_folded = folded(cp, fold);
+            for (int k = 0; k < n_folded; k++)
+                add_cp(&b, fold[k]);
+            continue;
         }
-        if (up)
+        if (keep)
+            add_cp(&b, (utf8proc_int32_t)cp);
+        else if (up)
             add_upper(&b, cp, title);
+        else if (cp == 0x3A3 && ends_word(s, i - (size_t)n, i))
+            add_cp(&b, 0x3C2);
         else
             add_lower(&b, cp);
     }

@@ -12,6 +12,7 @@ typedef enum JinjaCase {
     JINJA_TITLE,     /* str.title(): a capital after every character that is no letter */
     JINJA_TITLE_TAG, /* the title filter: after blanks, '-' and opening brackets only */
     JINJA_SWAPCASE,
+    JINJA_CASEFOLD,
 } JinjaCase;
 
 enum { JINJA_LEFT = 1, JINJA_RIGHT = 2 };
@@ -29,10 +30,6 @@ bool jinja_find(Jinja *j, Str s, Str what, bool last, int64_t *out);
 /* Code points [from, to) with Python's rules for negative ends (already resolved: 0 <= from <= to).
  */
 Str jinja_substr(Str s, int64_t from, int64_t to);
-bool jinja_is_space(uint32_t cp); /* str.isspace */
-bool jinja_is_identifier(Str s);  /* str.isidentifier */
-bool jinja_is_word(uint32_t cp);  /* \w of a regular expression */
-int jinja_digit(uint32_t cp);     /* what a decimal digit of any script stands for, or -1 */
 /* s padded with fill (one character) to `width` code points; sides: where the padding goes. */
 bool jinja_pad(Jinja *j, Str s, int64_t width, Str fill, int sides, JinjaValue *out);
 
