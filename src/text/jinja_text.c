@@ -36,14 +36,8 @@ static void add_upper(StrBuf *b, uint32_t cp, bool title)
         add_cp(b, up);
         return;
     }
-    if (title && to[n - 1] == 0x3B9) { /* of Greek, an iota that goes below the letter */
-        add_cp(b, n == 2           ? utf8proc_toupper(to[0])
-                  : to[0] == 0x3B1 ? 0x1FBC
-                  : to[0] == 0x3B7 ? 0x1FCC
-                                   : 0x1FFC);
-        add_cp(b, n == 2 ? 0x345 : to[1]);
-        return;
-    }
+    if (title && to[n - 1] == 0x3B9) /* of Greek, an iota that goes below the letter */
+        to[n - 1] = 0x345;
     bool done = false; /* with the first letter that has a capital */
     for (int i = 0; i < n; i++) {
         const utf8proc_int32_t capital = utf8proc_toupper(to[i]);
