@@ -346,3 +346,47 @@ void decoder_out(Graph *g, const Decoder *d, T x)
     const T hidden = g_norm(g, &d->norm, g_out_rows(g, x), d->eps);
     g_out(g, hidden, g_lin(g, d->tied ? &d->embed : &d->head, hidden));
 }
+
+/* ---- whole layers ---- */
+
+static bool load_layer(Model *m, const Decoder *d, const DecoderLayerOptions *o, int i,
+                       DecoderLayer *l, Error *err)
+{
+    const char *name = model_name(m, err, "model.layers.%d", i);
+    const char *attn = model_name(m, err, "model.layers.%d.self_attn", i);
+    const char *mlp = model_name(m, err, "model.layers.%d.mlp", i);
+    l->attn.window = o->windows ? o->windows[i] : 0;
+    l->sparse = o->moe && o->moe->sparse[i];
+    if (!name || !attn || !mlp ||
+        !model_vec(m, &l->attn_norm, d->hidden, err, "%s.input_layernorm.weight", name) ||
+        !decoder_attn_load(m, d, &l->attn, o->qk_norm, attn, err) ||
+        !model_vec(m, &l->mlp_norm, d->hidden, err, "%s.post_attention_layernorm.weight", name))
+        return false;
+    return l->sparse ? decoder_moe_load(m, d, &l->moe, o->moe, mlp, err)
+                     : decoder_mlp_load(m, d, &l->mlp, d->ffn, mlp, err);
+}
+
+bool decoder_layers_load(Model *m, Decoder *d, const DecoderLayerOptions *o, DecoderLayer **layers,
+                         Error *err)
+{
+    *layers = ARENA_ARRAY(m->arena, d->n_layers, DecoderLayer, err);
+    if (!*layers || !decoder_ends(m, d, err))
+        return false;
+    for (int i = 0; i < d->n_layers; i++)
+        if (!load_layer(m, d, o, i, &(*layers)[i], err))
+            return false;
+    return true;
+}
+
+void decoder_layers(Graph *g, const Decoder *d, const DecoderLayer *layers, T x)
+{
+    for (int i = 0; i < d->n_layers; i++) {
+        const DecoderLayer *l = &layers[i];
+        g_name(g, "model.layers.%d", i);
+        T h = g_norm(g, &l->attn_norm, x, d->eps);
+        x = g_add(g, x, decoder_attn(g, d, &l->attn, h));
+        h = g_norm(g, &l->mlp_norm, x, d->eps);
+        x = g_add(g, x, l->sparse ? decoder_moe(g, &l->moe, h) : decoder_mlp(g, &l->mlp, h));
+    }
+    decoder_out(g, d, x);
+}

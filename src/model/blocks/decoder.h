@@ -96,6 +96,29 @@ MUST_CHECK bool decoder_moe_load(Model *m, const Decoder *d, DecoderMoe *moe,
                                  const DecoderMoeConfig *c, const char *prefix, Error *err);
 T decoder_moe(Graph *g, const DecoderMoe *moe, T x);
 
+/* A layer as most have it: x + attention(norm x), then x + MLP or experts(norm x). */
+typedef struct DecoderLayer {
+    Vec attn_norm, mlp_norm;
+    DecoderAttn attn;
+    bool sparse;
+    DecoderMoe moe; /* sparse */
+    DecoderMlp mlp; /* else */
+} DecoderLayer;
+
+/* What differs between the families whose layers are all DecoderLayers. */
+typedef struct DecoderLayerOptions {
+    bool qk_norm;
+    const int *windows;          /* [n_layers], or NULL: none */
+    const DecoderMoeConfig *moe; /* NULL: no experts */
+} DecoderLayerOptions;
+
+/* The ends and all layers: "model.layers.<i>.{input_layernorm, self_attn, post_attention_layernorm,
+ * mlp}". */
+MUST_CHECK bool decoder_layers_load(Model *m, Decoder *d, const DecoderLayerOptions *o,
+                                    DecoderLayer **layers, Error *err);
+/* x [rows, hidden] through all layers and out. */
+void decoder_layers(Graph *g, const Decoder *d, const DecoderLayer *layers, T x);
+
 /* Final norm of the wanted rows, head, and g_out. */
 void decoder_out(Graph *g, const Decoder *d, T x);
 

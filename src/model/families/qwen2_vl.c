@@ -30,15 +30,9 @@ typedef struct Vision {
     Weight merge_up, merge_down;
 } Vision;
 
-typedef struct TextLayer {
-    Vec attn_norm, mlp_norm;
-    DecoderAttn attn;
-    DecoderMlp mlp;
-} TextLayer;
-
 typedef struct Qwen2Vl {
     Decoder d;
-    TextLayer *layers;
+    DecoderLayer *layers;
     Vision vision;
 } Qwen2Vl;
 
@@ -194,23 +188,8 @@ static bool vision_weights(Model *m, Vision *v, Error *err)
 static bool qwen2_vl_weights(Model *m, Error *err)
 {
     Qwen2Vl *c = m->config;
-    c->layers = ARENA_ARRAY(m->arena, c->d.n_layers, TextLayer, err);
-    if (!c->layers || !decoder_ends(m, &c->d, err))
-        return false;
-    for (int i = 0; i < c->d.n_layers; i++) {
-        TextLayer *l = &c->layers[i];
-        const char *name = model_name(m, err, "model.layers.%d", i);
-        const char *attn = model_name(m, err, "model.layers.%d.self_attn", i);
-        const char *mlp = model_name(m, err, "model.layers.%d.mlp", i);
-        if (!name || !attn || !mlp ||
-            !model_vec(m, &l->attn_norm, c->d.hidden, err, "%s.input_layernorm.weight", name) ||
-            !decoder_attn_load(m, &c->d, &l->attn, false, attn, err) ||
-            !model_vec(m, &l->mlp_norm, c->d.hidden, err, "%s.post_attention_layernorm.weight",
-                       name) ||
-            !decoder_mlp_load(m, &c->d, &l->mlp, c->d.ffn, mlp, err))
-            return false;
-    }
-    return vision_weights(m, &c->vision, err);
+    const DecoderLayerOptions o = {.windows = NULL};
+    return decoder_layers_load(m, &c->d, &o, &c->layers, err) && vision_weights(m, &c->vision, err);
 }
 
 static void declare_groups(Graph *g, const Vision *v)
@@ -248,16 +227,7 @@ static void qwen2_vl_text(Graph *g, const Model *m)
 {
     const Qwen2Vl *c = m->config;
     declare_groups(g, &c->vision);
-    T x = g_input_over(g, INPUT_EMBEDS, g_embed(g, &c->d.embed)); /* [rows, hidden] */
-    for (int i = 0; i < c->d.n_layers; i++) {
-        const TextLayer *l = &c->layers[i];
-        g_name(g, "model.layers.%d", i);
-        T h = g_norm(g, &l->attn_norm, x, c->d.eps);
-        x = g_add(g, x, decoder_attn(g, &c->d, &l->attn, h));
-        h = g_norm(g, &l->mlp_norm, x, c->d.eps);
-        x = g_add(g, x, decoder_mlp(g, &l->mlp, h));
-    }
-    decoder_out(g, &c->d, x);
+    decoder_layers(g, &c->d, c->layers, g_input_over(g, INPUT_EMBEDS, g_embed(g, &c->d.embed)));
 }
 
 const ModelFamily qwen2_vl_family = {
