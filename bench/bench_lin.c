@@ -1,7 +1,7 @@
 /* Speed of the weight products: GB/s of weights for one activation row, Gop/s (2 m n k / time,
  * packing the activations included) for many.
  *
- *   bench_lin [-t threads] [-r rows] [-f format] [-s shape set: smol, 1b] [-l cpu level]
+ *   bench_lin [-t threads] [-r rows] [-f format] [-s shape set: smol, 1b, down] [-l cpu level]
  *             [-c class: fast, exact, invariant] [-w MB walked]
  *
  * A sample is one matrix; its time is the processor time of the slowest thread, packing included,
@@ -41,6 +41,7 @@ typedef struct ShapeSet {
 
 static const ShapeSet shape_sets[] = {
     {"smol", {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}, {49152, 576}}},
+    {"down", {{2048, 8192}}},
     {"1b", {{2048, 2048}, {16384, 2048}, {2048, 8192}, {128256, 2048}}},
 };
 

@@ -101,6 +101,18 @@ static void f32_panel(F32Work *work, const uint8_t *x, int64_t row_bytes, int ro
     }
 }
 
+/* Fetches what is unpacked next of weight row j after elements [k0, k0 + PANEL_K): the ones behind
+ * them, at the end of the row the first ones of row j + step. */
+static ALWAYS_INLINE void fetch_next(const RowView *w, int64_t j, int step, int k0)
+{
+    const int64_t at = k0 + PANEL_K;
+    const uint8_t *row = w->data + (at < w->k ? j : j + step) * w->row_bytes;
+    const uint8_t *p = row + (at < w->k ? at * w->row_bytes / w->k : 0);
+    const int64_t bytes = PANEL_K * w->row_bytes / w->k;
+    for (int64_t o = 0; o < bytes; o += 64)
+        _mm_prefetch((const char *)(p + o), _MM_HINT_T0);
+}
+
 static ALWAYS_INLINE void f32_panels(LinDequant dequant, const RowView *w, int64_t j0, int64_t j1,
                                      const uint8_t *x, int rows, const LinOut *out,
                                      uint8_t *scratch)
@@ -115,8 +127,10 @@ static ALWAYS_INLINE void f32_panels(LinDequant dequant, const RowView *w, int64
             memset(work->sums, 0, (size_t)n_x * sizeof work->sums[0]);
             for (int k0 = 0; k0 < w->k; k0 += PANEL_K) {
                 const int kc = w->k - k0 < PANEL_K ? w->k - k0 : PANEL_K;
-                for (int i = 0; i < n_w; i++)
+                for (int i = 0; i < n_w; i++) {
+                    fetch_next(w, j + i, step, k0);
                     dequant(w, j + i, k0, kc, work->panel[i]);
+                }
                 f32_panel(work, x + r0 * row_bytes, row_bytes, n_x, k0, kc, n_w);
             }
             for (int r = 0; r < n_x; r++)
