@@ -121,7 +121,8 @@ static void expect_limit(const char *source, const TemplateLimits *limits, const
     strbuf_free(&out);
 }
 
-static void test_limits(void **state)
+/* Under small limits and under the usual ones. */
+static void test_hostile(void **state)
 {
     (void)state;
     const TemplateLimits small = {
@@ -172,19 +173,115 @@ static void test_limits(void **state)
         expect_limit(cases[i].source, &small, "");
         expect_limit(cases[i].source, &usual, cases[i].mentions);
     }
-    /* The output limit counts what is written. */
-    const TemplateLimits ten = {
-        .steps = 1000, .memory_bytes = 1 << 20, .depth = 100, .output_bytes = 10};
+}
+
+typedef enum Limit { LIMIT_STEPS, LIMIT_MEMORY, LIMIT_DEPTH, LIMIT_OUTPUT } Limit;
+
+static TemplateLimits limited(Limit which, int64_t n)
+{
+    TemplateLimits l = template_limits();
+    if (which == LIMIT_STEPS)
+        l.steps = n;
+    else if (which == LIMIT_MEMORY)
+        l.memory_bytes = (size_t)n;
+    else if (which == LIMIT_DEPTH)
+        l.depth = (int)n;
+    else
+        l.output_bytes = (size_t)n;
+    return l;
+}
+
+/* The smallest limit under which `source` renders; one less fails, and says why. */
+static int64_t least(const char *source, Limit which, const char *mentions)
+{
+    int64_t bad = 0;
+    int64_t good = 1 << 24;
+    while (good - bad > 1) {
+        const int64_t mid = bad + (good - bad) / 2;
+        const TemplateLimits l = limited(which, mid);
+        Error err = {0};
+        StrBuf out;
+        strbuf_init(&out, 1 << 20);
+        if (render(str_from(source), NULL, &l, &out, &err)) {
+            good = mid;
+        } else {
+            if (err.code != ERR_REQUEST || !strstr(err.msg, mentions))
+                fail_msg("%s under %lld: \"%s\", wanted \"%s\"", source, (long long)mid, err.msg,
+                         mentions);
+            assert_int_equal(out.len, 0);
+            bad = mid;
+        }
+        strbuf_free(&out);
+    }
+    assert_true(good < 1 << 24);
+    return good;
+}
+
+/* Each round of a loop, each level of a macro, each byte counts. */
+static void test_steps(void **state)
+{
+    (void)state;
+    const int64_t few =
+        least("{% for i in range(100) %}{{ i }}{% endfor %}", LIMIT_STEPS, " steps");
+    const int64_t many =
+        least("{% for i in range(1100) %}{{ i }}{% endfor %}", LIMIT_STEPS, " steps");
+    assert_true(many - few >= 3000); /* the body, its tag and the name */
+    assert_true(least("{{ ('a' * 99999) == ('a' * 99998 ~ 'b') }}", LIMIT_STEPS, " steps") > 99999);
+    assert_true(least("{% set s = 'abcdefgh' * 9999 %}{{ s|upper|length }}", LIMIT_STEPS,
+                      " steps") > 79992 / 16);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    const int64_t base = least("{{ 'x' }}", LIMIT_MEMORY, " bytes of memory");
+    assert_true(base < 10000);
+    assert_true(least("{% set s = 'x' * 100000 %}", LIMIT_MEMORY, " bytes of memory") > 100000);
+    assert_true(least("{% set l = range(5000)|list %}", LIMIT_MEMORY, " bytes of memory") >
+                5000 * 16);
+    /* Values of a loop that is over are not given back: a render is short. */
+    assert_true(least("{% for i in range(50) %}{% set s = 'x' * 1000 %}{% endfor %}", LIMIT_MEMORY,
+                      " bytes of memory") > 50000);
+    /* Output is none of it. */
+    assert_true(least("{% for i in range(1000) %}0123456789{% endfor %}", LIMIT_MEMORY,
+                      " bytes of memory") < 1000 * 1000);
+}
+
+static void test_depth(void **state)
+{
+    (void)state;
+    static const char *const levels = " levels";
+    const char *const text =
+        "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}";
+    char few[200];
+    char many[200];
+    snprintf(few, sizeof few, "%s{{ f(5) }}", text);
+    snprintf(many, sizeof many, "%s{{ f(25) }}", text);
+    const int64_t shallow = least(few, LIMIT_DEPTH, levels);
+    const int64_t deep = least(many, LIMIT_DEPTH, levels);
+    assert_int_equal((deep - shallow) % 20, 0); /* the same for every call */
+    assert_true(deep - shallow >= 20 * 3);
+    assert_true(least("{{ [[[[[[[[1]]]]]]]] }}", LIMIT_DEPTH, levels) >= 8);
+    assert_true(least("{% for a in [[[[[]]]]] recursive %}{{ loop(a) }}{% endfor %}", LIMIT_DEPTH,
+                      levels) >= 5);
+}
+
+/* Counts what is written; the caller's buffer has its own limit. */
+static void test_output(void **state)
+{
+    (void)state;
+    assert_int_equal(least("0123456789", LIMIT_OUTPUT, "output"), 10);
+    assert_int_equal(least("01234{{ 567890 }}", LIMIT_OUTPUT, "output"), 11);
+    assert_int_equal(least("{% for i in range(100) %}ab{% endfor %}", LIMIT_OUTPUT, "output"), 200);
+    const TemplateLimits ten = limited(LIMIT_OUTPUT, 10);
     Error err = {0};
     StrBuf out;
     strbuf_init(&out, 100);
     assert_true(render(str_from("0123456789"), NULL, &ten, &out, &err));
     assert_true(render(str_from("01234{{ 56789 }}"), NULL, &ten, &out, &err));
     assert_false(render(str_from("01234{{ 567890 }}"), NULL, &ten, &out, &err));
-    assert_non_null(strstr(err.msg, "output"));
     assert_text("kept", strbuf_str(&out), str_from("01234567890123456789"));
     strbuf_free(&out);
-    /* The caller's buffer has its own limit. */
     strbuf_init(&out, 5);
     assert_false(render(str_from("0123456789"), NULL, &ten, &out, &err));
     assert_int_equal(err.code, ERR_NOMEM);
@@ -299,9 +396,11 @@ int main(void)
 {
     json_setup();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),  cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_limits), cmocka_unit_test(test_parse_depth),
-        cmocka_unit_test(test_many),   cmocka_unit_test(test_again),
+        cmocka_unit_test(test_cases),   cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_hostile), cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_output),  cmocka_unit_test(test_parse_depth),
+        cmocka_unit_test(test_many),    cmocka_unit_test(test_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
