@@ -201,6 +201,116 @@ def characters(args):
     return bad
 
 
+# ---- random files ----
+
+LETTERS = list("abcdefgh ABé́중文1２٣'.,!-\n_")
+
+
+def trained(rng, kind, symbols, byte_level):
+    """A small model over these symbols: tokens are joined at random."""
+    mark = "\u2581"
+    symbols = sorted(set(symbols) | (set() if byte_level else {mark}))
+    if kind == "WordPiece":
+        vocab = ["[UNK]"] + [c for c in symbols if c != " "]
+        vocab += sorted({"##" + c for c in symbols if rng.random() < 0.8} |
+                        {"".join(rng.choices(symbols, k=rng.randint(2, 4))) for _ in range(40)} |
+                        {"##" + "".join(rng.choices(symbols, k=rng.randint(2, 3))) for _ in range(40)})
+        vocab = [t for t in vocab if " " not in t and "\n" not in t]
+        return {"type": kind, "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": rng.choice([3, 10, 100]), "vocab": {t: i for i, t in enumerate(dict.fromkeys(vocab))}}
+    if kind == "Unigram":
+        tokens = ["<unk>", *(c for c in symbols if c == mark or rng.random() < 0.9)]
+        tokens += {"".join(rng.choices(symbols, k=rng.randint(2, 4))) for _ in range(80)}
+        tokens = list(dict.fromkeys(t for t in tokens if " " not in t))
+        fallback = rng.random() < 0.3
+        tokens += [f"<0x{b:02X}>" for b in range(256)] if fallback else []
+        return {"type": kind, "unk_id": 0, "byte_fallback": fallback, "vocab": [[t, -rng.uniform(1, 12)] for t in tokens]}
+    end = rng.choice([None, None, "</w>"])
+    tokens = ["<unk>", *(c for c in symbols if c != " " and rng.random() < 0.95)]
+    if end:
+        tokens += [c + end for c in symbols if c != " " and rng.random() < 0.95]
+    merges = []
+    for _ in range(rng.randint(0, 200)):
+        left, right = rng.choice(tokens[1:] or [""]), rng.choice(tokens[1:] or [""])
+        if not left or end and left.endswith(end) or len(left + right) > 12 or left + right in tokens:
+            continue
+        tokens.append(left + right)
+        merges.append(f"{left} {right}" if rng.random() < 2 else [left, right])
+    fallback = not end and not byte_level and rng.random() < 0.3
+    tokens += [f"<0x{b:02X}>" for b in range(256)] if fallback else []
+    return {"type": "BPE", "dropout": None, "unk_token": rng.choice([None, "<unk>"]), "continuing_subword_prefix": None, "end_of_word_suffix": end,
+            "fuse_unk": rng.random() < 0.5, "byte_fallback": fallback, "ignore_merges": not end and rng.random() < 0.2,
+            "vocab": {t: i for i, t in enumerate(tokens)}, "merges": merges}
+
+
+def normalizer(rng):
+    mark = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    steps = [{"type": k} for k in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt"]]
+    steps += [{"type": "Strip", "strip_left": True, "strip_right": rng.random() < 0.5}, {"type": "Prepend", "prepend": "\u2581"}, mark,
+              {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Replace", "pattern": {"String": "ab"}, "content": "ba"},
+              {"type": "BertNormalizer", "clean_text": rng.random() < 0.5, "handle_chinese_chars": rng.random() < 0.5,
+               "strip_accents": rng.choice([None, True, False]), "lowercase": rng.random() < 0.5}]
+    chosen = rng.sample(steps, rng.choice([0, 0, 1, 1, 2, 3]))
+    return {"type": "Sequence", "normalizers": chosen} if len(chosen) != 1 else chosen[0]
+
+
+def pre_tokenizer(rng, byte_level):
+    behavior = rng.choice(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
+    steps = [{"type": "Digits", "individual_digits": rng.random() < 0.5}, {"type": "Punctuation", "behavior": behavior}, {"type": "Whitespace"},
+             {"type": "WhitespaceSplit"}, {"type": "BertPreTokenizer"}, {"type": "CharDelimiterSplit", "delimiter": "a"},
+             {"type": "FixedLength", "length": rng.randint(1, 4)}]
+    steps += [{"type": "Split", "pattern": p, "behavior": behavior, "invert": rng.random() < 0.3}
+              for p in ({"Regex": "\\w+|\\s"}, {"Regex": "[a-c]+"}, {"String": "a"}, {"Regex": "\\p{L}+\\s?"})]
+    if not byte_level:
+        steps.append({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": rng.choice(["always", "first", "never"]),
+                      "split": rng.random() < 0.7})
+    chosen = rng.sample(steps, rng.choice([0, 1, 1, 2, 3]))
+    if byte_level:
+        chosen.append({"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": rng.random() < 0.5})
+    return sequence(*chosen) if len(chosen) != 1 else chosen[0]
+
+
+def random_file(rng, path):
+    kind = rng.choice(["BPE", "BPE", "BPE", "Unigram", "WordPiece"])
+    byte_level = kind == "BPE" and rng.random() < 0.5
+    letters = alphabet() if byte_level else LETTERS
+    if byte_level:
+        letters = [letters[b] for b in "".join(LETTERS).encode()]
+    tokens = [{"content": c, "single_word": rng.random() < 0.3, "lstrip": rng.random() < 0.3, "rstrip": rng.random() < 0.3,
+               "normalized": rng.random() < 0.5, "special": False} for c in rng.sample(["<t>", "ABC", "xyz", "é!"], rng.randint(0, 3))]
+    model = trained(rng, kind, letters, byte_level)
+    known = [v[0] for v in model["vocab"]] if kind == "Unigram" else model["vocab"]
+    tokens = [t for t in tokens if t["content"] not in known]
+    for i, t in enumerate(tokens):
+        t["id"] = len(model["vocab"]) + i
+    write(path, normalizer=normalizer(rng), pre_tokenizer=pre_tokenizer(rng, byte_level), model=model, added_tokens=tokens,
+          decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True} if byte_level else None)
+    return tokens
+
+
+def parts(args):
+    bad = refused = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tokenizer.json")
+        for i in range(args.n):
+            rng = random.Random(args.seed * 1000000 + i)
+            specials = [t["content"] for t in random_file(rng, path)]
+            texts = ["".join(rng.choices(LETTERS + [" ", "  ", *specials], k=rng.randint(0, 30))) for _ in range(30)]
+            texts += [random_text(rng, specials, 8) for _ in range(10)]
+            try:
+                n = compare(args.driver, path, f"file {i}", texts, 1)
+            except RuntimeError as e:
+                refused += 1
+                if "not supported" not in str(e):
+                    print(f"file {i}: {e}")
+                continue
+            bad += n > 0
+            if n and args.keep:
+                os.replace(path, os.path.join(args.keep, f"{i}.json"))
+    print(f"{bad} of {args.n} files differ, {refused} refused")
+    return bad
+
+
 # ---- speed ----
 
 def mixed(rng, size):
@@ -246,16 +356,17 @@ def speed(args):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("driver")
-    p.add_argument("mode", choices=["strings", "characters", "speed"])
+    p.add_argument("mode", choices=["strings", "characters", "parts", "speed"])
     p.add_argument("files", nargs="*")
-    p.add_argument("-n", type=int, default=0, help="strings (100000) or turns (5)")
+    p.add_argument("-n", type=int, default=0, help="strings (100000), files (2000) or turns (5)")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--size", type=int, default=10, help="MB of text for speed")
     p.add_argument("--only", help="characters: only the parts with this in their name")
     p.add_argument("--shown", type=int, default=5, help="differences to print of each")
+    p.add_argument("--keep", help="parts: folder for the files that differ")
     args = p.parse_intermixed_args()
-    args.n = args.n or {"strings": 100000, "speed": 5}.get(args.mode, 0)
-    sys.exit(1 if {"strings": strings, "characters": characters, "speed": speed}[args.mode](args) else 0)
+    args.n = args.n or {"strings": 100000, "parts": 2000, "speed": 5}.get(args.mode, 0)
+    sys.exit(1 if {"strings": strings, "characters": characters, "parts": parts, "speed": speed}[args.mode](args) else 0)
 
 
 if __name__ == "__main__":

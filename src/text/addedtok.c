@@ -1,9 +1,9 @@
 #include "text/addedtok.h"
 
+#include "text/unisets.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
-#include <utf8proc.h>
 
 static int compare(Str a, Str b)
 {
@@ -85,13 +85,6 @@ static const AddedTok *longest_at(const AddedToks *set, Str text, size_t pos)
     return best;
 }
 
-static bool is_word(uint32_t cp)
-{
-    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_ND) || c == UTF8PROC_CATEGORY_NL ||
-           c == UTF8PROC_CATEGORY_PC;
-}
-
 /* The character that ends at `at`; its first byte, or `at` when there is none. */
 static size_t char_before(Str text, size_t at, uint32_t *cp)
 {
@@ -105,9 +98,9 @@ static size_t char_before(Str text, size_t at, uint32_t *cp)
 static bool touches_word(Str text, size_t start, size_t end)
 {
     uint32_t cp;
-    if (char_before(text, start, &cp) != start && is_word(cp))
+    if (char_before(text, start, &cp) != start && unisets_is_word(cp))
         return true;
-    return utf8_decode(text.ptr + end, text.len - end, &cp) > 0 && is_word(cp);
+    return utf8_decode(text.ptr + end, text.len - end, &cp) > 0 && unisets_is_word(cp);
 }
 
 const AddedTok *addedtok_next(const AddedToks *set, Str text, bool special, size_t *pos,

@@ -64,6 +64,15 @@ void bpe_init(Bpe *b, const Vocab *v)
     }
 }
 
+void bpe_end_words(Bpe *b)
+{
+    b->word_end = true;
+    for (int i = 0; i < 256; i++) {
+        const char bytes[] = {(char)i, ' '};
+        b->last_id[i] = vocab_find(b->vocab, (Str){bytes, 2});
+    }
+}
+
 static size_t slots_bytes(const Bpe *b)
 {
     return b->slots ? (size_t)(b->mask + 1) * sizeof *b->slots : 0;
@@ -435,6 +444,18 @@ static bool merge_heap(const Bpe *b, BpeWork *w, int32_t n, Error *err)
     return true;
 }
 
+/* What byte i of a piece starts as. False: as nothing. *unknown: of the byte before, then of it. */
+static bool symbol(const Bpe *b, Str piece, size_t i, bool *unknown, int32_t *id)
+{
+    const unsigned char c = (unsigned char)piece.ptr[i];
+    const bool after_unknown = *unknown;
+    *id = b->word_end && i + 1 == piece.len ? b->last_id[c] : b->byte_id[c];
+    *unknown = *id < 0;
+    if (*unknown)
+        *id = b->fuse && after_unknown ? -1 : b->unk;
+    return *id >= 0;
+}
+
 static bool encode_long(const Bpe *b, BpeWork *w, Str piece, Error *err)
 {
     if (piece.len > PIECE_MAX)
@@ -446,11 +467,10 @@ static bool encode_long(const Bpe *b, BpeWork *w, Str piece, Error *err)
         w->syms = syms;
     }
     int32_t n = 0;
+    bool unknown = false;
     for (size_t i = 0; i < piece.len; i++) {
-        int32_t id = b->byte_id[(unsigned char)piece.ptr[i]];
-        if (id < 0)
-            id = b->unk;
-        if (id >= 0)
+        int32_t id;
+        if (symbol(b, piece, i, &unknown, &id))
             w->syms[n++].id = id;
     }
     return n == 0 || merge_heap(b, w, n, err);
@@ -488,7 +508,7 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
 {
     if (piece.len == 0)
         return true;
-    if (piece.len == 1 && b->byte_id[(unsigned char)piece.ptr[0]] >= 0)
+    if (piece.len == 1 && !b->word_end && b->byte_id[(unsigned char)piece.ptr[0]] >= 0)
         return bpe_push(w, b->byte_id[(unsigned char)piece.ptr[0]], err);
     const VocabKey key = vocab_key(piece.ptr, piece.len);
     bool hit;
@@ -508,11 +528,10 @@ bool bpe_encode(const Bpe *b, BpeWork *w, Str piece, Error *err)
     } else {
         int32_t ids[SCAN_MAX];
         int n = 0;
+        bool unknown = false;
         for (size_t i = 0; i < piece.len; i++) {
-            int32_t id = b->byte_id[(unsigned char)piece.ptr[i]];
-            if (id < 0)
-                id = b->unk;
-            if (id >= 0)
+            int32_t id;
+            if (symbol(b, piece, i, &unknown, &id))
                 ids[n++] = id;
         }
         n = merge_scan(b, ids, n);

@@ -28,12 +28,17 @@ typedef struct Bpe {
                            that come in, and those before them */
     int32_t last; /* result of the merge before: files list merges in the order of their tokens */
     int32_t byte_id[256]; /* -1: the vocabulary lacks this byte */
+    int32_t last_id[256]; /* with word_end: of a piece's last byte */
+    bool word_end;        /* tokens that end a piece end in a space, which the piece has not */
+    bool fuse;            /* a run of missing bytes is one unknown token */
     int32_t unk;          /* for bytes that it lacks; -1: they are dropped, as the reference does */
     bool ignore_merges;   /* a piece that is itself a token is that token */
 } Bpe;
 
 /* The vocabulary must be indexed. */
 void bpe_init(Bpe *b, const Vocab *v);
+/* Sets word_end. */
+void bpe_end_words(Bpe *b);
 void bpe_free(Bpe *b);
 /* About how many merges will come. */
 MUST_CHECK bool bpe_reserve(Bpe *b, int64_t n, Error *err);

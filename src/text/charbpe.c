@@ -112,10 +112,22 @@ static bool reserve(BpeWork *w, size_t n, Error *err)
     return true;
 }
 
-static int32_t char_id(const CharBpe *b, Str c)
+static int32_t char_id(const CharBpe *b, Str c, bool last)
 {
+    char ended[5];
+    if (last && b->word_end) {
+        memcpy(ended, c.ptr, c.len);
+        ended[c.len] = ' ';
+        c = (Str){ended, c.len + 1};
+    }
     const int32_t id = vocab_find(b->vocab, c);
     return id < 0 ? UNKNOWN : id;
+}
+
+/* Unknown characters give nothing, and those around them join. */
+static bool drops(const CharBpe *b)
+{
+    return b->merges && b->unknown.unk < 0 && !b->unknown.bytes;
 }
 
 /* A part that nothing outside can join. */
@@ -128,7 +140,12 @@ static bool encode_part(const CharBpe *b, BpeWork *w, Str text, Error *err)
     int32_t n = 0;
     for (size_t i = 0; i < text.len;) {
         const size_t len = b->bytes ? 1 : utf8_step(text.ptr[i]);
-        w->syms[n] = (BpeSym){.id = char_id(b, (Str){text.ptr + i, len}),
+        const int32_t id = char_id(b, (Str){text.ptr + i, len}, i + len == text.len);
+        if (id == UNKNOWN && drops(b)) {
+            i += len;
+            continue;
+        }
+        w->syms[n] = (BpeSym){.id = id,
                               .prev = n - 1,
                               .next = n + 1,
                               .start = (uint32_t)i,
@@ -136,6 +153,8 @@ static bool encode_part(const CharBpe *b, BpeWork *w, Str text, Error *err)
         n++;
         i += len;
     }
+    if (n == 0)
+        return true;
     w->syms[n - 1].next = -1;
     if (n <= SCAN_MAX)
         merge_scan(b, w, text.ptr, n);
@@ -159,7 +178,8 @@ bool charbpe_encode(const CharBpe *b, BpeWork *w, Str text, Error *err)
             return bpe_push(w, whole, err);
     }
     while (text.len > 0) {
-        const Str part = {text.ptr, b->bytes ? text.len : joins_part(&b->joins, text)};
+        const bool all = b->bytes || b->word_end || drops(b);
+        const Str part = {text.ptr, all ? text.len : joins_part(&b->joins, text)};
         const uint64_t hash = vocab_hash(part.ptr, part.len);
         bool hit;
         if (!bpe_recall(w, part, hash, &hit, err))

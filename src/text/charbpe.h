@@ -18,7 +18,8 @@ typedef struct CharBpe {
     Fallback unknown;
     Joins joins;
     bool ignore_merges;
-    bool bytes; /* starts from bytes, as tiktoken does: any text, and never cut */
+    bool word_end; /* as in bpe.h */
+    bool bytes;    /* starts from bytes, as tiktoken does: any text, and never cut */
 } CharBpe;
 
 /* Appends the ids of valid UTF-8 (any bytes with `bytes`). A run of unknown characters may have

@@ -85,9 +85,10 @@ static void write_cp(utf8proc_int32_t cp, StrBuf *out)
 /* Stands for the characters that must not be composed, which wait in c->sorted. */
 enum { KEPT = 0xFFFF };
 
+/* utf8proc takes U+11A7, which stands before the first final consonant, for one. */
 static bool must_keep(utf8proc_int32_t cp)
 {
-    return cp == KEPT || unisets_has(UNISETS_INERT, (uint32_t)cp);
+    return cp == KEPT || cp == 0x11A7 || unisets_has(UNISETS_INERT, (uint32_t)cp);
 }
 
 static bool hide_kept(Cps *c, Error *err)

@@ -42,6 +42,17 @@ bool pretok_add_class(Pretok *p, const char *doc, PretokClass class, PretokBehav
     return true;
 }
 
+bool pretok_add_fixed(Pretok *p, const char *doc, int length, Error *err)
+{
+    PretokStep *step = NULL;
+    if (!new_step(p, doc, &step, err))
+        return false;
+    step->kind = PRETOK_FIXED;
+    step->length = length;
+    p->n++;
+    return true;
+}
+
 bool pretok_add_prefix_space(Pretok *p, const char *doc, Error *err)
 {
     PretokStep *step = NULL;
@@ -223,6 +234,19 @@ static bool split_class(const Run *r, int at, Str piece, Error *err)
     return join_flush(&j, err);
 }
 
+static bool fixed(const Run *r, int at, Str piece, Error *err)
+{
+    for (size_t from = 0; from < piece.len;) {
+        size_t to = from;
+        for (int n = 0; n < r->p->steps[at].length && to < piece.len; n++)
+            to += utf8_step(piece.ptr[to]);
+        if (!run_step(r, at + 1, (Str){piece.ptr + from, to - from}, err))
+            return false;
+        from = to;
+    }
+    return true;
+}
+
 static bool prefix_space(const Run *r, int at, Str piece, Error *err)
 {
     if (piece.ptr[0] == ' ')
@@ -291,6 +315,9 @@ static bool run_step(const Run *r, int at, Str piece, Error *err)
         break;
     case PRETOK_CLASS:
         ok = split_class(r, at, piece, err);
+        break;
+    case PRETOK_FIXED:
+        ok = fixed(r, at, piece, err);
         break;
     case PRETOK_PREFIX_SPACE:
         ok = prefix_space(r, at, piece, err);

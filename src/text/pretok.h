@@ -22,6 +22,7 @@ typedef enum PretokBehavior {
 typedef enum PretokKind {
     PRETOK_SPLIT,
     PRETOK_CLASS,        /* the same with one character of a class for the match */
+    PRETOK_FIXED,        /* pieces of so many characters */
     PRETOK_PREFIX_SPACE, /* a space before a piece that has none */
     PRETOK_METASPACE,    /* U+2581 and a space are one, each starts a piece; maybe one before */
     PRETOK_ALPHABET,     /* to the byte alphabet, for the steps after it: pieces come out in it */
@@ -38,6 +39,7 @@ typedef struct PretokStep {
     PretokClass class;
     PretokBehavior behavior; /* both */
     bool invert;
+    int length;          /* PRETOK_FIXED */
     PretokPrefix prefix; /* PRETOK_METASPACE */
     bool split;
 } PretokStep;
@@ -55,6 +57,7 @@ MUST_CHECK bool pretok_add_split(Pretok *p, const char *doc, Str pattern, TextRe
                                  PretokBehavior behavior, bool invert, Error *err);
 MUST_CHECK bool pretok_add_class(Pretok *p, const char *doc, PretokClass class,
                                  PretokBehavior behavior, Error *err);
+MUST_CHECK bool pretok_add_fixed(Pretok *p, const char *doc, int length, Error *err);
 MUST_CHECK bool pretok_add_prefix_space(Pretok *p, const char *doc, Error *err);
 MUST_CHECK bool pretok_add_metaspace(Pretok *p, const char *doc, PretokPrefix prefix, bool split,
                                      Error *err);

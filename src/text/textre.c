@@ -13,8 +13,13 @@ enum { GROUPS_MAX = 100, CLASS_DEPTH = 8, CLASS_PARTS = 8 };
 /* White_Space. PCRE2's own \s has U+180E too, which neither Oniguruma nor Rust counts. Ends in a
  * property, so that a hyphen after it stays a hyphen. */
 static const char class_space[] = "\\t-\\r\\x{85}\\x{2028}\\x{2029}\\p{Zs}";
-/* PCRE2 10.42's own \w lacks marks and connectors other than '_'. */
-static const char class_word[] = "\\p{L}\\p{M}\\p{N}\\p{Pc}";
+/* \w: PCRE2 10.42's own lacks marks, connectors other than '_' and the letters that are symbols.
+ * Oniguruma counts the fractions and raised digits of Latin-1, Rust what joins characters. */
+#define WORD                                                                                       \
+    "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"           \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+static const char class_word_onig[] = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}" WORD;
+static const char class_word_rust[] = "\\x{200C}\\x{200D}" WORD;
 static const char class_hex[] = "0-9A-Fa-f";
 
 typedef struct Trans {
@@ -36,7 +41,7 @@ static const char *shorthand(const Trans *t, char c)
     if (c == 's' || c == 'S')
         return class_space;
     if (c == 'w' || c == 'W')
-        return class_word;
+        return t->dialect == TEXTRE_ONIG ? class_word_onig : class_word_rust;
     if (t->dialect == TEXTRE_ONIG && (c == 'h' || c == 'H'))
         return class_hex;
     return NULL;

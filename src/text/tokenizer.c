@@ -44,7 +44,7 @@ static size_t unmark(Str text, char *out)
 
 /* The bytes of a token's text, into out (text.len + 1 bytes at least). -1: it cannot be spelt so,
  * and stands for itself without ever being made from text. */
-static int64_t spell(const Tokenizer *t, Str text, char *out)
+static int64_t spell_plain(const Tokenizer *t, Str text, char *out)
 {
     const size_t cont = t->spelling == TOKENIZER_WORDS ? strlen(t->continuing) : 0;
     switch (t->spelling) {
@@ -67,6 +67,17 @@ static int64_t spell(const Tokenizer *t, Str text, char *out)
         return (int64_t)unmark(text, out);
     }
     return -1;
+}
+
+static int64_t spell(const Tokenizer *t, Str text, char *out)
+{
+    const size_t end = t->word_end ? strlen(t->word_end) : 0;
+    if (end == 0 || text.len <= end || !str_ends(text, t->word_end))
+        return spell_plain(t, text, out);
+    const int64_t n = spell_plain(t, (Str){text.ptr, text.len - end}, out);
+    if (n >= 0)
+        out[n] = ' ';
+    return n < 0 ? n : n + 1;
 }
 
 bool tokenizer_add_bytes(Tokenizer *t, int64_t id, Str bytes, unsigned flags, Error *err)
@@ -191,6 +202,7 @@ static bool build_chars(Arena *a, Tokenizer *t, Error *err)
     c->vocab = &t->vocab;
     c->unknown = t->unknown;
     c->ignore_merges = t->bpe.ignore_merges;
+    c->word_end = t->bpe.word_end;
     joins_build(&c->joins, &t->vocab);
     if (!t->by_score) {
         c->merges = &t->bpe;

@@ -48,6 +48,7 @@ struct Tokenizer {
     WordPiece words;
     Fallback unknown;
     const char *continuing; /* "##" */
+    const char *word_end;   /* "</w>" ends the last token of a word, and is stored as a space */
     Charsmap charsmap;
     NormChain norm;
     Pretok pretok;

@@ -2,12 +2,14 @@
 #include "text/jsonscan.h"
 #include "text/tokenizer_steps.h"
 
+#include <stdio.h>
+
 /* The sections of a tokenizer.json, as raw text but for the big tables, which are read where they
  * lie. */
 typedef struct Sections {
     Str added, normalizer, pre_tokenizer, post_processor, decoder;
     Str model; /* set when it comes before the sections that say how its tokens are written */
-    Str type, unk, unk_id, ignore_merges, byte_fallback, fuse_unk, prefix, max_chars;
+    Str type, unk, unk_id, ignore_merges, byte_fallback, fuse_unk, prefix, max_chars, suffix;
     Str vocab, merges; /* set when they come before what they need */
     bool has_model, has_vocab, has_merges;
 } Sections;
@@ -50,10 +52,18 @@ static bool vocab_done(Open *o, Error *err)
     if (!vocab_index(&o->t->vocab, err))
         return false;
     bpe_init(&o->t->bpe, &o->t->vocab);
+    if (o->t->word_end)
+        bpe_end_words(&o->t->bpe);
     return true;
 }
 
 enum { SCAN_MAX = 256 /* bytes of a token that is read the short way */ };
+
+/* Tokens may be read the short way. */
+static bool quick(const Open *o)
+{
+    return o->t->spelling == TOKENIZER_ALPHABET && !o->t->word_end;
+}
 
 /* A key in the byte alphabet without escapes, and its id, as nearly all are. *done false: the
  * scanner is where it was. */
@@ -90,7 +100,7 @@ static bool read_table(Open *o, JsonScan *s, Error *err)
             return false;
         if (!more)
             break;
-        if (o->t->spelling == TOKENIZER_ALPHABET && !scan_token(o, s, &done, err))
+        if (quick(o) && !scan_token(o, s, &done, err))
             return false;
         if (done)
             continue;
@@ -103,6 +113,35 @@ static bool read_table(Open *o, JsonScan *s, Error *err)
     }
     s->loose = false;
     return vocab_done(o, err);
+}
+
+/* A score as serde_json reads it, with the 17 digits of most in 64 bits and rounded twice: sums of
+ * such scores decide between paths that are equal otherwise. */
+static bool read_score(Str raw, double *out)
+{
+    static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    const bool minus = raw.len > 0 && raw.ptr[0] == '-';
+    uint64_t digits = 0;
+    size_t point = 0; /* 1 + where it is */
+    size_t i = minus;
+    for (; i < raw.len; i++) {
+        const char c = raw.ptr[i];
+        if (c == '.' && !point) {
+            point = i + 1;
+            continue;
+        }
+        if (c < '0' || c > '9' || digits > (UINT64_MAX - 9) / 10)
+            break;
+        digits = digits * 10 + (uint64_t)(c - '0');
+    }
+    const size_t places = point ? i - point : 0;
+    if (i < raw.len || places >= COUNT_OF(tens))
+        return str_to_double(raw, out);
+    const double v = (double)digits / tens[places];
+    *out = minus ? -v : v;
+    return raw.len > minus;
 }
 
 /* [["token", -3.5], ...]: ids are places in the list. */
@@ -132,7 +171,7 @@ static bool read_scored(Open *o, JsonScan *s, Error *err)
             return jsonscan_fail(s, "a token is no pair of text and score", err);
         if (!jsonscan_skip(s, &raw, err))
             return false;
-        if (!str_to_double(raw, &score))
+        if (!read_score(raw, &score))
             return jsonscan_fail(s, "a score is no number", err);
         if (!tokenizer_set_score(o->t, id, score, err) || !jsonscan_item(s, &more, err))
             return false;
@@ -217,8 +256,7 @@ static bool read_merges(Open *o, JsonScan *s, Error *err)
             return false;
         if (!more)
             break;
-        if (o->t->spelling == TOKENIZER_ALPHABET && rank < TOKENIZER_VOCAB_MAX &&
-            !scan_merge(o, s, &done, err))
+        if (quick(o) && rank < TOKENIZER_VOCAB_MAX && !scan_merge(o, s, &done, err))
             return false;
         if (done) {
             rank++;
@@ -283,6 +321,9 @@ static bool read_type(Open *o, Error *err)
         }
     }
     if (t->kind == TOKENIZER_WORDPIECE) {
+        if (o->steps.metaspace || o->steps.replaces_space)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s: WordPiece with U+2581 for spaces is not supported", o->doc);
         t->spelling = TOKENIZER_WORDS;
         return true;
     }
@@ -314,6 +355,26 @@ static bool read_prefix(Open *o, Str raw, Error *err)
     return ok;
 }
 
+/* Its place among the spaces of a token must be free. */
+static bool read_suffix(Open *o, Error *err)
+{
+    json_t *v = NULL;
+    Tokenizer *t = o->t;
+    if (!parse_section(o, "model.end_of_word_suffix", o->s.suffix, &v, err))
+        return false;
+    bool ok = !v || json_is_string(v) ||
+              err_set(err, ERR_FORMAT, "%s: model.end_of_word_suffix is no string", o->doc);
+    const Str text = {ok && v ? json_string_value(v) : "", ok && v ? json_string_length(v) : 0};
+    if (ok && text.len > 0) {
+        const bool free = (t->kind == TOKENIZER_BYTE_BPE || t->kind == TOKENIZER_CHAR_BPE) &&
+                          t->spelling != TOKENIZER_SPACES;
+        ok = free ? (t->word_end = arena_strdup(o->arena, text.ptr, text.len, err)) != NULL
+                  : refuse_set(o, "end_of_word_suffix", o->s.suffix, err);
+    }
+    json_decref(v);
+    return ok;
+}
+
 static bool read_raw(Open *o, Str raw, bool (*read)(Open *o, JsonScan *s, Error *err), Error *err)
 {
     JsonScan again;
@@ -323,15 +384,17 @@ static bool read_raw(Open *o, Str raw, bool (*read)(Open *o, JsonScan *s, Error 
     return ok;
 }
 
-/* What the tables need was read: the type, and the prefix of WordPiece. */
+/* What the tables need was read: the type, the prefix of WordPiece and the suffix of BPE. */
 static bool tables_known(const Sections *s)
 {
-    return s->type.ptr && (!str_is(s->type, "\"WordPiece\"") || s->prefix.ptr);
+    return s->type.ptr && (!str_is(s->type, "\"WordPiece\"") || s->prefix.ptr) &&
+           (!str_is(s->type, "\"BPE\"") || s->suffix.ptr);
 }
 
 static bool start_tables(Open *o, Error *err)
 {
-    return read_type(o, err) && (!o->s.prefix.ptr || read_prefix(o, o->s.prefix, err));
+    return read_type(o, err) && (!o->s.prefix.ptr || read_prefix(o, o->s.prefix, err)) &&
+           read_suffix(o, err);
 }
 
 static bool model_key(Open *o, JsonScan *s, Str key, Error *err)
@@ -361,19 +424,19 @@ static bool model_key(Open *o, JsonScan *s, Str key, Error *err)
                 {"byte_fallback", &at->byte_fallback},
                 {"fuse_unk", &at->fuse_unk},
                 {"continuing_subword_prefix", &at->prefix},
-                {"max_input_chars_per_word", &at->max_chars}};
+                {"max_input_chars_per_word", &at->max_chars},
+                {"end_of_word_suffix", &at->suffix}};
+    char name[40]; /* the key may lie in the scanner's buffer */
+    snprintf(name, sizeof name, "%.*s", key.len < sizeof name ? (int)key.len : 0, key.ptr);
     Str raw;
     Str *keep = &raw;
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         if (str_is(key, keys[i].name))
             keep = keys[i].keep;
     }
-    const bool dropout = str_is(key, "dropout");
-    const bool suffix = str_is(key, "end_of_word_suffix");
     if (!jsonscan_skip(s, keep, err))
         return false;
-    return (!dropout && !suffix) ||
-           refuse_set(o, dropout ? "dropout" : "end_of_word_suffix", raw, err);
+    return keep != &raw || refuse_set(o, name, raw, err); /* "dropout" */
 }
 
 static bool finish_tables(Open *o, Error *err)
@@ -470,7 +533,7 @@ static bool normal_text(Open *o, Str text, Str *out, Error *err)
         return false;
     normchain_work_init(&work, &re, text.len);
     Str normal;
-    bool ok = normchain_run(&o->t->norm, &work, text, false, &normal, err);
+    bool ok = normchain_run(&o->t->norm, &work, text, true, &normal, err);
     if (ok) {
         out->ptr = arena_strdup(o->arena, normal.ptr, normal.len, err);
         out->len = normal.len;
@@ -558,7 +621,10 @@ static bool read_options(Open *o, Error *err)
     int64_t n;
     t->bpe.ignore_merges = str_is(s->ignore_merges, "true");
     t->unknown.bytes = str_is(s->byte_fallback, "true");
+    if (t->word_end && t->unknown.bytes)
+        return refuse_set(o, "end_of_word_suffix", s->suffix, err);
     t->unknown.fuse = t->kind == TOKENIZER_UNIGRAM || str_is(s->fuse_unk, "true");
+    t->bpe.fuse = t->unknown.fuse;
     if (t->kind == TOKENIZER_UNIGRAM) {
         if (s->unk_id.ptr && str_to_int(s->unk_id, 0, TOKENIZER_VOCAB_MAX - 1, &n)) {
             if (!vocab_has(&t->vocab, n))
@@ -582,6 +648,10 @@ static bool build(Open *o, Str json, Str config, size_t before, Error *err)
     jsonscan_init(&scan, o->doc, json);
     bool ok = read_file(o, &scan, err);
     jsonscan_free(&scan);
+    if (ok && o->steps.suffix.ptr && !(o->t->word_end && str_is(o->steps.suffix, o->t->word_end)))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s: decoder BPEDecoder: suffix \"%.40s\" is not the model's", o->doc,
+                       o->steps.suffix.ptr);
     return ok && with_section(o, "added_tokens", o->s.added, read_added, err) &&
            read_steps(o, "post_processor", o->s.post_processor, tokenizer_read_post_processor,
                       err) &&

@@ -269,11 +269,6 @@ static bool read_metaspace(TokenizerSteps *o, const json_t *obj, Error *err)
     return pretok_add_metaspace(&o->t->pretok, o->doc, (PretokPrefix)prefix, split, err);
 }
 
-/* Rust's \w: Alphabetic, M, Nd, Pc, Join_Control. */
-#define WORD                                                                                       \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}"                       \
-    "\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
-
 bool tokenizer_read_pre_tokenizer(TokenizerSteps *o, const json_t *obj, Error *err)
 {
     Str type;
@@ -287,6 +282,13 @@ bool tokenizer_read_pre_tokenizer(TokenizerSteps *o, const json_t *obj, Error *e
         return false;
     if (str_is(type, "ByteLevel"))
         return read_byte_level(o, obj, err);
+    /* It gives spaces for U+2581, which these would take for spaces. */
+    static const char *const before[] = {"Split", "Whitespace", "WhitespaceSplit",
+                                         "BertPreTokenizer", "Metaspace"};
+    for (size_t i = 0; o->metaspace && i < COUNT_OF(before); i++) {
+        if (str_is(type, before[i]))
+            return unsupported(o, "pre_tokenizer: after Metaspace,", type.ptr, err);
+    }
     if (str_is(type, "Split"))
         return read_split(o, obj, err);
     if (str_is(type, "Metaspace"))
@@ -302,12 +304,18 @@ bool tokenizer_read_pre_tokenizer(TokenizerSteps *o, const json_t *obj, Error *e
                add_class(o, PRETOK_PUNCTUATION, behavior, err);
     }
     if (str_is(type, "Whitespace"))
-        return add_split(o, "[" WORD "]+|[^" WORD "\\s]+", TEXTRE_RUST, PRETOK_REMOVED, true, err);
+        return add_split(o, "\\w+|[^\\w\\s]+", TEXTRE_RUST, PRETOK_REMOVED, true, err);
     if (str_is(type, "WhitespaceSplit"))
         return add_class(o, PRETOK_SPACE, PRETOK_REMOVED, err);
     if (str_is(type, "BertPreTokenizer")) {
         o->has_split = true;
         return pretok_add_bert(&o->t->pretok, o->doc, err);
+    }
+    if (str_is(type, "FixedLength")) {
+        int length;
+        o->has_split = true;
+        return json_get_int_or(obj, o->doc, "length", 1, 1 << 20, 5, &length, err) &&
+               pretok_add_fixed(&o->t->pretok, o->doc, length, err);
     }
     if (str_is(type, "CharDelimiterSplit")) {
         Str delimiter;
@@ -341,6 +349,11 @@ bool tokenizer_read_decoder(TokenizerSteps *o, const json_t *obj, Error *err)
     if (str_is(type, "WordPiece")) {
         o->t->strip = true;
         return true;
+    }
+    if (str_is(type, "BPEDecoder")) {
+        Str suffix;
+        return json_get_str_or(obj, o->doc, "suffix", &suffix, err) &&
+               own_text(o, suffix.ptr ? suffix : str_from("</w>"), &o->suffix, err);
     }
     if (str_is(type, "Metaspace")) {
         Str scheme;
@@ -394,8 +407,8 @@ void tokenizer_settle_steps(TokenizerSteps *o)
         return;
     /* Nobody looks at the marks before the model, which knows both: leave the spaces. */
     const int at = o->replaces_space - 1;
-    for (int i = at - 1; i >= 0 && c->steps[i].kind == NORM_PREPEND; i--) {
-        if (str_is(c->steps[i].to, mark))
+    for (int i = 0; i < c->n; i++) {
+        if (c->steps[i].kind == NORM_PREPEND && str_is(c->steps[i].to, mark))
             c->steps[i].to = str_from(" ");
     }
     for (int i = at + 1; i < c->n; i++)

@@ -15,6 +15,7 @@ typedef struct TokenizerSteps {
     bool metaspace;      /* U+2581 for spaces, by the pre_tokenizer */
     int replaces_space;  /* 1 + the normaliser's step that puts U+2581 for a space; 0: none */
     bool has_split;      /* the pre_tokenizer looks at the text */
+    Str suffix;          /* that the decoder makes a space; ptr NULL: none */
 } TokenizerSteps;
 
 MUST_CHECK bool tokenizer_read_normalizer(TokenizerSteps *o, const json_t *obj, Error *err);

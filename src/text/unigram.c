@@ -11,7 +11,13 @@ struct UnigramCell {
     int32_t id;    /* that token; -1: an unknown character */
 };
 
-enum { TEXT_MAX = 0x7FFFFFFF };
+enum {
+    TEXT_MAX = 0x7FFFFFFF,
+    EXACT_MAX = 4096 /* bytes of a piece that is encoded again as a whole after a near tie */
+};
+
+/* Two paths this near may change places with the rounding of what was before them. */
+static const double near_tie = 1e-7;
 
 bool unigram_build(Arena *a, Unigram *u, const Vocab *v, const double *score, unsigned without,
                    Error *err)
@@ -43,15 +49,20 @@ static bool reserve(BpeWork *w, size_t n, Error *err)
     return true;
 }
 
-static void take(UnigramCell *to, double score, size_t from, int32_t id)
+/* Returns whether the two were nearly equal. */
+static bool take(UnigramCell *to, double score, size_t from, int32_t id)
 {
+    const bool near = fabs(score - to->score) < near_tie;
     if (score > to->score)
         *to = (UnigramCell){score, (uint32_t)from, id};
+    return near;
 }
 
-static void forward(const Unigram *u, UnigramCell *cells, Str text)
+/* Returns whether there was a near tie. */
+static bool forward(const Unigram *u, UnigramCell *cells, Str text)
 {
     const TrieNode *nodes = u->trie.nodes;
+    bool near = false;
     cells[0] = (UnigramCell){.id = -1};
     for (size_t i = 1; i <= text.len; i++)
         cells[i].score = -HUGE_VAL;
@@ -68,24 +79,25 @@ static void forward(const Unigram *u, UnigramCell *cells, Str text)
             if (id < 0)
                 continue;
             /* A file may name an ordinary token as the unknown one; its runs are joined too. */
-            take(&cells[k + 1], so_far + u->score[id], i, id == u->unknown.unk ? -1 : id);
+            near |= take(&cells[k + 1], so_far + u->score[id], i, id == u->unknown.unk ? -1 : id);
             single = single || k + 1 == i + len;
         }
         if (!single)
-            take(&cells[i + len], so_far + u->unk_score, i, -1);
+            near |= take(&cells[i + len], so_far + u->unk_score, i, -1);
         i += len;
     }
+    return near;
 }
 
-/* A part that no token reaches out of. */
-static bool encode_part(const Unigram *u, BpeWork *w, Str text, Error *err)
+/* A part that no token reaches out of. *near: it has a near tie. */
+static bool encode_part(const Unigram *u, BpeWork *w, Str text, bool *near, Error *err)
 {
     if (text.len > TEXT_MAX)
         return err_set(err, ERR_TOO_LONG, "a piece of %zu bytes", text.len);
     if (!reserve(w, text.len + 1, err))
         return false;
     UnigramCell *cells = w->cells;
-    forward(u, cells, text);
+    *near = forward(u, cells, text);
     /* Turn the path around: `from` becomes the end of the token that starts here. */
     uint32_t end = (uint32_t)text.len;
     uint32_t next = 0;
@@ -112,6 +124,9 @@ static bool encode_part(const Unigram *u, BpeWork *w, Str text, Error *err)
 
 bool unigram_encode(const Unigram *u, BpeWork *w, Str text, Error *err)
 {
+    const Str whole = text;
+    const int64_t whole_from = w->n;
+    bool near;
     while (text.len > 0) {
         const Str part = {text.ptr, joins_part(&u->joins, text)};
         const uint64_t hash = vocab_hash(part.ptr, part.len);
@@ -120,9 +135,14 @@ bool unigram_encode(const Unigram *u, BpeWork *w, Str text, Error *err)
             return false;
         const int64_t from = w->n;
         if (!hit) {
-            if (!encode_part(u, w, part, err))
+            if (!encode_part(u, w, part, &near, err))
                 return false;
-            if (w->unk_end < from)
+            if (near && part.len < whole.len && whole.len <= EXACT_MAX) {
+                w->n = whole_from;
+                w->unk_end = -1;
+                return encode_part(u, w, whole, &near, err);
+            }
+            if (w->unk_end < from && !near)
                 bpe_remember(w, part, hash, from);
         }
         text = (Str){text.ptr + part.len, text.len - part.len};

@@ -39,6 +39,16 @@ uint32_t unisets_lower(uint32_t cp)
     return m ? m->to + (cp - m->first) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
 }
 
+bool unisets_is_word(uint32_t cp)
+{
+    const UniMapped *m = mapped(&unisets_map_alike, cp);
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)(m ? m->to : cp));
+    const bool symbol = (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
+                        (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_ND) || c == UTF8PROC_CATEGORY_NL ||
+           c == UTF8PROC_CATEGORY_PC || cp == 0x200C || cp == 0x200D || symbol;
+}
+
 size_t unisets_newer(Str text)
 {
     const uint64_t high = 0x8080808080808080U;

@@ -39,6 +39,8 @@ extern const UniMap unisets_map_alike, unisets_map_lower;
 
 bool unisets_has(UniSet set, uint32_t cp);
 uint32_t unisets_lower(uint32_t cp);
+/* \w of Rust's regular expressions. */
+bool unisets_is_word(uint32_t cp);
 /* Where the first character lies that regular expressions know and older data of PCRE2 does not, in
  * valid UTF-8; text.len: none. */
 size_t unisets_newer(Str text);

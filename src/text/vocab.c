@@ -111,6 +111,7 @@ bool vocab_set_added(Vocab *v, int64_t id, Str bytes, bool special, Error *err)
         if (bytes.len)
             memcpy(to, bytes.ptr, bytes.len);
         set_token(v, id, bytes.len);
+        v->flags[id] |= VOCAB_RAW;
     }
     v->flags[id] |= (uint8_t)(VOCAB_SET | VOCAB_ADDED | (special ? VOCAB_SPECIAL : 0));
     return true;

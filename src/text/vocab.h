@@ -14,7 +14,8 @@ enum {
     VOCAB_SET = 1,     /* the id has a token */
     VOCAB_ADDED = 2,   /* an added token: found in text before it is cut into pieces */
     VOCAB_SPECIAL = 4, /* a control token */
-    VOCAB_RAW = 8,     /* its text is outside the byte alphabet: no piece or merge ever makes it */
+    VOCAB_RAW = 8,     /* no piece or merge ever makes it: its text is outside the byte alphabet, or
+                          it is an added token that the model lacks */
 };
 
 enum { VOCAB_INLINE = 11 /* bytes of a token that fit into its slot */ };

@@ -16,7 +16,8 @@ bool wordpiece_encode(const WordPiece *p, BpeWork *w, Str word, Error *err)
         uint32_t node = at == 0 ? trie_step(&p->trie, 0, ' ') : 0;
         size_t end = at;
         int32_t best = -1;
-        bool on = at > 0 || node != 0; /* the root is 0 too */
+        /* The root is 0 too. Tokens with a space before them only start words. */
+        bool on = at > 0 ? word.ptr[at] != ' ' : node != 0;
         for (size_t i = at; on && i < word.len; i++) {
             node = trie_step(&p->trie, node, (uint8_t)word.ptr[i]);
             on = node != 0;

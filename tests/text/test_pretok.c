@@ -84,7 +84,9 @@ static void test_translate(void **state)
         {"\\h", TEXTRE_RUST, "\\h"},
         {"(?m:.)", TEXTRE_ONIG, "(?s:.)"},
         {"\\u4e00", TEXTRE_ONIG, "\\x{4e00}"},
-        {"\\w", TEXTRE_RUST, "[\\p{L}\\p{M}\\p{N}\\p{Pc}]"},
+        {"\\w", TEXTRE_RUST,
+         "[\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}"
+         "\\x{1F170}-\\x{1F189}\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]"},
         {"[\\s-]", TEXTRE_ONIG, "[\\t-\\r\\x{85}\\x{2028}\\x{2029}\\p{Zs}-]"},
         {"a++b*+c?+", TEXTRE_ONIG, "a++b*+c?+"},
         {"a.b", TEXTRE_LITERAL, "a.b"},

@@ -336,6 +336,8 @@ static void test_json_steps(void **state)
         {"{\"type\":\"Whitespace\"}", "ab  ab", "2 2"},
         {"{\"type\":\"WhitespaceSplit\"}", "a b", "0 1"},
         {"{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"x\"}", "axb", "0 1"},
+        {"{\"type\":\"FixedLength\",\"length\":2}", "ababb", "2 2 1"},
+        {"{\"type\":\"FixedLength\",\"length\":1}", "ab", "0 1"},
         {"{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":"
          "false,"
          "\"use_regex\":false},{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":"
@@ -351,6 +353,83 @@ static void test_json_steps(void **state)
                     "\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}}",
                     cases[i].pre));
         expect(&a, t, cases[i].pre, &(Case){cases[i].text, cases[i].want, 0}, 1);
+        tokenizer_close(t);
+    }
+    arena_free(&a);
+}
+
+/* CLIP's way: the last token of a word says so. */
+static void test_json_word_end(void **state)
+{
+    (void)state;
+    Arena a;
+    arena_init(&a, "test");
+#define ENDED(suffix, pre, decoder)                                                                \
+    "{\"normalizer\":null,\"pre_tokenizer\":" pre ",\"decoder\":" decoder ",\"model\":{\"type\":"  \
+    "\"BPE\",\"unk_token\":\"?\",\"end_of_word_suffix\":" suffix ",\"fuse_unk\":false,\"vocab\":"  \
+    "{\"?\":0,\"a\":1,\"b\":2,\"a</w>\":3,\"b</w>\":4,\"ab\":5,\"ab</w>\":6},\"merges\":"          \
+    "[\"a b\",\"a b</w>\"]}}"
+    static const char *const files[] = {
+        ENDED("\"</w>\"",
+              "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":"
+              "\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}",
+              "{\"type\":\"ByteLevel\"}"),
+        ENDED("\"</w>\"", "{\"type\":\"WhitespaceSplit\"}", "{\"type\":\"BPEDecoder\"}"),
+    };
+    static const Case cases[] = {{"ab", "6", 0},
+                                 {"a", "3", 0},
+                                 {"abab b", "5 6 4", 0},
+                                 {"abx ba", "5 0 2 3", 0},
+                                 {"x", "0", 0}};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        Error err = {0};
+        StrBuf out;
+        Tokenizer *t = open_json(&a, files[i]);
+        expect(&a, t, files[i], cases, COUNT_OF(cases));
+        strbuf_init(&out, 100);
+        assert_true(tokenizer_decode(t, (const int32_t[]){5, 6, 3, 2, 4}, 5, 0, &out, &err));
+        assert_text("decoded", strbuf_str(&out), str_from("abab a bb "));
+        strbuf_free(&out);
+        tokenizer_close(t);
+    }
+    arena_free(&a);
+}
+
+/* Characters that PCRE2 or utf8proc may know otherwise than the library: each with its answer. */
+static void test_json_unicode(void **state)
+{
+    (void)state;
+    Arena a;
+    arena_init(&a, "test");
+    static const struct {
+        const char *normalizer, *pre, *text, *want;
+    } cases[] = {
+        {"null",
+         "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{L}+\"},\"behavior\":\"Removed\"}",
+         "b\xF0\xB1\x8D\x90"
+         "1",
+         "1"}, /* U+31350, a letter of Unicode 15 */
+        {"null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w+\"},\"behavior\":\"Removed\"}",
+         "\xE2\x92\xB6\xC2\xB2"
+         "1!\xE2\x82\x82",
+         "2 7"}, /* circled letters and superscripts are words, subscripts are not */
+        {"null", "{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}", "1!\xE2\xB9\x83", "1 7"},
+        {"null", "{\"type\":\"Digits\",\"individual_digits\":true}", "11\xF0\x90\xB5\x80",
+         "1 1 7"},                                            /* U+10D40 */
+        {"{\"type\":\"NFKC\"}", "null", "\xE3\x8B\xBF", "7"}, /* U+32FF: newer than its table */
+        {"{\"type\":\"NFC\"}", "null", "\xEA\xB0\x80\xE1\x86\xA7", "3 7"}, /* U+AC00 U+11A7 */
+        {"{\"type\":\"StripAccents\"}", "null", "1\xE0\xA4\x83", "1"},     /* U+0903, Mc */
+        {"{\"type\":\"Lowercase\"}", "null", "\xEA\x9F\x8B", "4"},         /* U+A7CB to U+0264 */
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Error err = {0};
+        Tokenizer *t = open_json(
+            &a, arena_printf(&a, &err,
+                             "{\"normalizer\":%s,\"pre_tokenizer\":%s,\"decoder\":null,\"model\":{"
+                             "\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"1\":1,\"!\":2,"
+                             "\"\xEA\xB0\x80\":3,\"\xC9\xA4\":4,\"?\":7},\"merges\":[]}}",
+                             cases[i].normalizer, cases[i].pre));
+        expect(&a, t, cases[i].normalizer, &(Case){cases[i].text, cases[i].want, 0}, 1);
         tokenizer_close(t);
     }
     arena_free(&a);
@@ -544,6 +623,7 @@ int main(void)
         cmocka_unit_test(test_spm_bpe),        cmocka_unit_test(test_spm_unigram),
         cmocka_unit_test(test_json_chars),     cmocka_unit_test(test_json_unigram),
         cmocka_unit_test(test_json_wordpiece), cmocka_unit_test(test_json_steps),
+        cmocka_unit_test(test_json_word_end),  cmocka_unit_test(test_json_unicode),
         cmocka_unit_test(test_tiktoken),       cmocka_unit_test(test_tekken),
         cmocka_unit_test(test_vocab_files),    cmocka_unit_test(test_gguf_kinds),
         cmocka_unit_test(test_mutated),
