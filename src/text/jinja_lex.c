@@ -243,6 +243,10 @@ static bool number(Lex *l)
             }
         }
     }
+    for (const char *q = l->p; !is_float && *l->p == '0' && q < p; q++) {
+        if (is_digit(*q) && *q != '0' && (l->p[1] == '_' || is_digit(l->p[1])))
+            return fail(l, "a whole number with a zero before it");
+    }
     if (!push(l, is_float ? JT_FLOAT : JT_INT, l->p, (size_t)(p - l->p)))
         return false;
     l->p = p;

@@ -17,7 +17,7 @@ static const char *const str_methods[] = {
     "removeprefix", "removesuffix", "replace", "rfind",     "rindex",     "rjust",
     "rpartition",   "rsplit",       "rstrip",  "split",     "splitlines", "startswith",
     "strip",        "swapcase",     "title",   "upper",     "zfill",      "format_map",
-    "isidentifier", "isprintable",  NULL};
+    "isidentifier", "isprintable",  "encode",  "maketrans", "translate",  NULL};
 static const char *const int_methods[] = {"bit_count", "bit_length", "conjugate", NULL};
 static const char *const float_methods[] = {"conjugate", "is_integer", NULL};
 static const char *const list_methods[] = {"copy", "count", "index", NULL};
@@ -684,6 +684,8 @@ static bool str_method(Jinja *j, Str s, Str name, const JinjaCall *call, JinjaVa
     if (str_is(name, "splitlines"))
         return jinja_bind(j, "splitlines()", call, "keepends", 0, arg) &&
                jinja_splitlines(j, s, jinja_truth(arg[0]), out);
+    if (str_is(name, "encode") || str_is(name, "maketrans") || str_is(name, "translate"))
+        return jinja_fail(j, "the method %.*s of str is not supported", (int)name.len, name.ptr);
     if (!jinja_bind(j, "this method", call, "", 0, arg))
         return false;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

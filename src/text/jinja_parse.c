@@ -225,6 +225,8 @@ static bool unescape(Parse *p, Str s, char *out, size_t *len)
                 cp = cp * 8 + (uint32_t)(s.ptr[k] - '0');
             n += (size_t)utf8_encode(cp, out + n);
             i = k;
+        } else if (c == 'N') {
+            return fail(p, "a string's escape \\N is not supported");
         } else { /* unknown: stays as it is */
             out[n++] = '\\';
             i++;
@@ -953,7 +955,7 @@ static bool parse_target(Parse *p, bool with_attr, JinjaNode **out)
         if (!take_op(p, ","))
             break;
         tuple = true;
-        if (is_name(p, "in") || is_op(p, "=") || is_op(p, ")"))
+        if (is_name(p, "in") || is_op(p, ")"))
             break;
     }
     p->depth--;
