@@ -9,6 +9,8 @@ make them below the build's test folder.
 
 NAME.head holds the converter's file up to its data: metadata, vocabulary, and each tensor's name, type, shape and place.
 NAME.sum holds the sha256 of the whole file and its size: the tests fill in the weights and must arrive at the same bytes.
+NAME.safetensors, T5 only: encoder_last_hidden and logits of transformers (F32) with a relative_attention_max_distance of 128: GGUF
+has no key for it, the tiny models have 16.
 NAME-TYPE: with --outtype TYPE, else bf16.
 
 Made with llama-cpp-python 0.3.36, torch 2.15.0, transformers 5.24.0. The converter knows a tokenizer's pre-tokenizer by the hash of
@@ -16,6 +18,7 @@ what it makes of a text; ours is unknown to it and is called qwen2 here. T5's vo
 Python is not part of the build; the files are checked in."""
 import argparse
 import hashlib
+import json
 import os
 import pathlib
 import sys
@@ -51,6 +54,21 @@ def convert(model, path, kind):
     make(model, types[kind], path, is_big_endian=False, use_temp_file=False, eager=True).write()
 
 
+def golden(model, path):
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+    torch.set_num_threads(1)
+    with open(os.path.join(model, "golden.json")) as f:
+        ids = json.load(f)
+    config = transformers.T5Config.from_pretrained(model, relative_attention_max_distance=128)
+    m = transformers.T5ForConditionalGeneration.from_pretrained(model, config=config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        out = m(input_ids=torch.tensor([ids["encoder_ids"]]), decoder_input_ids=torch.tensor([ids["decoder_ids"]]))
+    save_file({"encoder_last_hidden": out.encoder_last_hidden_state[0].contiguous(), "logits": out.logits[0].contiguous()}, path)
+    os.chmod(path, 0o644)
+
+
 os.makedirs(args.out, exist_ok=True)
 for name in args.models or MODELS:
     model, _, kind = name.partition("-")
@@ -63,4 +81,6 @@ for name in args.models or MODELS:
         f.write(head)
     with open(os.path.join(args.out, name + ".sum"), "w") as f:
         f.write("%s %d\n" % (hashlib.sha256(whole).hexdigest(), len(whole)))
+    if model.startswith("t5"):
+        golden(os.path.join(args.filled, model), os.path.join(args.out, name + ".safetensors"))
     print(name, len(head), len(whole))

@@ -40,7 +40,7 @@ static bool open_gguf(Arena *a, Checkpoint *ck, const char *path, Error *err)
         return false;
     for (int64_t i = 0; i < g->n_tensors; i++) {
         const Str name = g->tensors[i].name;
-        if (!gguf_names_tensor(a, name, &g->tensors[i].name, err))
+        if (!gguf_names_tensor(a, ck->config, name, &g->tensors[i].name, err))
             return false;
         if (tensor_map_put(&ck->map, i) != i)
             return err_set(err, ERR_FORMAT, "%s: tensor \"%.*s\" appears twice", ck->doc,

@@ -18,6 +18,18 @@ static const Pair top_names[] = {
 #define TOP(gguf, hf) {gguf, hf},
 #include "weights/gguf_names.def"
 };
+static const Pair enc_names[] = {
+#define ENC(gguf, hf) {gguf, hf},
+#include "weights/gguf_names.def"
+};
+static const Pair dec_names[] = {
+#define DEC(gguf, hf) {gguf, hf},
+#include "weights/gguf_names.def"
+};
+static const Pair t5_top_names[] = {
+#define T5_TOP(gguf, hf) {gguf, hf},
+#include "weights/gguf_names.def"
+};
 static const struct {
     const char *arch;
     const char *model_type;
@@ -26,12 +38,18 @@ static const struct {
 #define ARCH(arch, model_type, interleaved) {arch, model_type, interleaved},
 #include "weights/gguf_names.def"
 };
-static const struct {
+typedef struct IntKey {
     const char *key;
     const char *name;
     bool required;
-} ints[] = {
+} IntKey;
+
+static const IntKey ints[] = {
 #define INT(key, name, required) {key, name, required},
+#include "weights/gguf_names.def"
+};
+static const IntKey t5_ints[] = {
+#define T5_INT(key, name, required) {key, name, required},
 #include "weights/gguf_names.def"
 };
 static const Pair tokens[] = {
@@ -60,27 +78,66 @@ static const char *match(const Pair *pairs, size_t n, Str name, Str *rest)
     return NULL;
 }
 
-bool gguf_names_tensor(Arena *a, Str gguf, Str *out, Error *err)
+/* Layers of one stack: "<gguf><i>.NAME" is "<hf><i>.NAME". */
+typedef struct Stack {
+    const char *gguf, *hf;
+    const Pair *names;
+    size_t n_names;
+} Stack;
+
+static const Stack stacks[] = {
+    {"blk.", "model.layers.", layer_names, COUNT_OF(layer_names)},
+};
+static const Stack t5_stacks[] = {
+    {"enc.blk.", "encoder.block.", enc_names, COUNT_OF(enc_names)},
+    {"dec.blk.", "decoder.block.", dec_names, COUNT_OF(dec_names)},
+};
+
+/* The tensor's name when it is one of the stack's, else NULL without an error. plain: an MLP
+ * without a gate has one matrix where others have wi_0 and wi_1. */
+static char *layer_name(Arena *a, const Stack *s, Str gguf, bool plain, Error *err, bool *found)
+{
+    const size_t first = strlen(s->gguf);
+    size_t digits = 0;
+    Str rest;
+    *found = false;
+    if (!str_starts(gguf, s->gguf))
+        return NULL;
+    while (first + digits < gguf.len && gguf.ptr[first + digits] >= '0' &&
+           gguf.ptr[first + digits] <= '9')
+        digits++;
+    const size_t at = first + digits + 1;
+    if (!digits || at >= gguf.len || gguf.ptr[at - 1] != '.')
+        return NULL;
+    const char *hf = match(s->names, s->n_names, (Str){gguf.ptr + at, gguf.len - at}, &rest);
+    *found = hf != NULL;
+    if (!hf)
+        return NULL;
+    const size_t len = strlen(hf) - (plain && strstr(hf, ".wi_1") ? strlen("_1") : 0);
+    return arena_printf(a, err, "%s%.*s.%.*s%.*s", s->hf, (int)digits, gguf.ptr + first, (int)len,
+                        hf, (int)rest.len, rest.ptr);
+}
+
+static bool is_t5(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && strcmp(type, "t5") == 0;
+}
+
+bool gguf_names_tensor(Arena *a, const json_t *config, Str gguf, Str *out, Error *err)
 {
     Str rest;
-    char *name;
-    const char *hf = match(top_names, COUNT_OF(top_names), gguf, &rest);
-    size_t digits = 0;
-    if (hf) {
-        name = arena_printf(a, err, "%s%.*s", hf, (int)rest.len, rest.ptr);
-    } else {
-        if (str_starts(gguf, "blk."))
-            while (4 + digits < gguf.len && gguf.ptr[4 + digits] >= '0' &&
-                   gguf.ptr[4 + digits] <= '9')
-                digits++;
-        const size_t at = 4 + digits + 1;
-        if (digits && at < gguf.len && gguf.ptr[at - 1] == '.')
-            hf = match(layer_names, COUNT_OF(layer_names), (Str){gguf.ptr + at, gguf.len - at},
-                       &rest);
-        name = hf ? arena_printf(a, err, "model.layers.%.*s.%s%.*s", (int)digits, gguf.ptr + 4, hf,
-                                 (int)rest.len, rest.ptr)
-                  : arena_strdup(a, gguf.ptr, gguf.len, err);
-    }
+    const bool t5 = is_t5(config);
+    const char *act = json_string_value(json_object_get(config, "feed_forward_proj"));
+    const char *hf = t5 ? match(t5_top_names, COUNT_OF(t5_top_names), gguf, &rest)
+                        : match(top_names, COUNT_OF(top_names), gguf, &rest);
+    char *name = hf ? arena_printf(a, err, "%s%.*s", hf, (int)rest.len, rest.ptr) : NULL;
+    bool found = hf != NULL;
+    for (size_t i = 0; !found && i < (t5 ? COUNT_OF(t5_stacks) : COUNT_OF(stacks)); i++)
+        name = layer_name(a, t5 ? &t5_stacks[i] : &stacks[i], gguf, act && strcmp(act, "relu") == 0,
+                          err, &found);
+    if (!found)
+        name = arena_strdup(a, gguf.ptr, gguf.len, err);
     if (!name)
         return false;
     *out = str_from(name);
@@ -147,18 +204,18 @@ static bool get_per_layer(const Maker *m, const char *key, int64_t *out, bool *f
     return true;
 }
 
-static bool make_ints(Maker *m)
+static bool make_ints(Maker *m, const IntKey *list, size_t n)
 {
     char key[128];
-    for (size_t i = 0; i < COUNT_OF(ints); i++) {
+    for (size_t i = 0; i < n; i++) {
         int64_t v;
         bool found;
-        if (!get_per_layer(m, arch_key(m, ints[i].key, key, sizeof key), &v, &found))
+        if (!get_per_layer(m, arch_key(m, list[i].key, key, sizeof key), &v, &found))
             return false;
-        if (!found && ints[i].required)
+        if (!found && list[i].required)
             return missing(m, key);
         if (found)
-            set(m, m->config, ints[i].name, json_integer(v));
+            set(m, m->config, list[i].name, json_integer(v));
     }
     for (size_t i = 0; i < COUNT_OF(tokens); i++) {
         int64_t v;
@@ -374,18 +431,38 @@ static bool make_vocab(Maker *m)
     return true;
 }
 
-static bool make_rest(Maker *m, const char *model_type, bool interleaved)
+/* The converter stores f32: 1e-5 comes back as 9.99999975e-06, which is the same f32 again. */
+static bool make_eps(Maker *m, const char *name)
 {
     char key[128];
     double eps;
-    bool norm;
     const char *eps_key = arch_key(m, "attention.layer_norm_rms_epsilon", key, sizeof key);
     if (!gguf_find(m->g, eps_key))
         return missing(m, eps_key);
     if (!gguf_f64_or(m->g, eps_key, 0.0, &eps, m->err))
         return false;
-    /* The converter stores f32: 1e-5 comes back as 9.99999975e-06, which is the same f32 again. */
-    set(m, m->config, "rms_norm_eps", json_real(eps));
+    set(m, m->config, name, json_real(eps));
+    return true;
+}
+
+/* The largest distance of the learned bias is not written: it is 128 in every published model. */
+static bool make_t5(Maker *m)
+{
+    if (!make_ints(m, t5_ints, COUNT_OF(t5_ints)) || !make_eos(m) || !make_vocab(m) ||
+        !make_eps(m, "layer_norm_epsilon"))
+        return false;
+    const bool gated = find_tensor(m->g, "enc.blk.0.ffn_gate.weight") != NULL;
+    set(m, m->config, "feed_forward_proj", json_string(gated ? "gated-gelu" : "relu"));
+    set(m, m->config, "model_type", json_string("t5"));
+    return true;
+}
+
+static bool make_rest(Maker *m, const char *model_type, bool interleaved)
+{
+    char key[128];
+    bool norm;
+    if (!make_eps(m, "rms_norm_eps"))
+        return false;
     if (!gguf_bool_or(m->g, arch_key(m, "expert_weights_norm", key, sizeof key), true, &norm,
                       m->err))
         return false;
@@ -430,9 +507,11 @@ bool gguf_names_config(const Gguf *g, json_t **out, Error *err)
     Maker m = {.g = g, .arch = archs[i].arch, .config = json_object(), .err = err};
     if (!m.config)
         return err_nomem(err, g->doc, 0);
-    bool ok = make_ints(&m) && make_shapes(&m) && make_layer_types(&m) && make_rope(&m) &&
-              make_eos(&m) && make_vocab(&m) &&
-              make_rest(&m, archs[i].model_type, archs[i].interleaved);
+    bool ok = strcmp(archs[i].arch, "t5") == 0
+                  ? make_t5(&m)
+                  : make_ints(&m, ints, COUNT_OF(ints)) && make_shapes(&m) &&
+                        make_layer_types(&m) && make_rope(&m) && make_eos(&m) && make_vocab(&m) &&
+                        make_rest(&m, archs[i].model_type, archs[i].interleaved);
     if (m.failed) /* also where a value that could not be set was then found missing */
         ok = err_nomem(err, g->doc, 0);
     if (!ok) {

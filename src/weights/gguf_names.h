@@ -10,6 +10,7 @@
  * - qwen3next: norms hold w + 1, not the published w. In linear layers in_proj_qkv (rows: all q,
  *   all k, all v) and in_proj_z stand for the packed in_proj_qkvz (which older files have);
  *   conv1d.weight is [C, K]; "linear_attn.A_neg_exp" (no ".weight") holds -exp(A_log).
+ * - t5: the largest distance of the learned bias is in no key and takes its usual value, 128.
  * Tensors without a Hugging Face name keep their own. */
 #ifndef MERE_WEIGHTS_GGUF_NAMES_H
 #define MERE_WEIGHTS_GGUF_NAMES_H
@@ -17,8 +18,9 @@
 #include "base/json.h"
 #include "weights/gguf.h"
 
-/* The name of a tensor, in `a` when it changes. out->ptr is NUL-terminated. */
-MUST_CHECK bool gguf_names_tensor(Arena *a, Str gguf, Str *out, Error *err);
+/* The name of a tensor, in `a` when it changes. out->ptr is NUL-terminated. config: what
+ * gguf_names_config made of the file, which knows whose names these are; NULL: a decoder's. */
+MUST_CHECK bool gguf_names_tensor(Arena *a, const json_t *config, Str gguf, Str *out, Error *err);
 
 /* The configuration: the caller's to json_decref. "eos_token_id" is a list. ERR_UNSUPPORTED: an
  * architecture that is not in the table. ERR_FORMAT names the metadata key that is missing or

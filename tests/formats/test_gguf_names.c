@@ -64,7 +64,7 @@ static void test_tensor_names(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Str out;
         Error err;
-        assert_true(gguf_names_tensor(&arena, str_from(cases[i][0]), &out, &err));
+        assert_true(gguf_names_tensor(&arena, NULL, str_from(cases[i][0]), &out, &err));
         assert_string_equal(out.ptr, cases[i][1]);
         assert_int_equal(out.len, strlen(cases[i][1]));
     }
@@ -220,6 +220,69 @@ static void test_qwen3_next(void **state)
                "\"linear_num_value_heads\":4,\"full_attention_interval\":3,"
                "\"layer_types\":[\"linear_attention\",\"linear_attention\",\"full_attention\"]}");
     json_decref(config);
+}
+
+static void test_t5(void **state)
+{
+    static const char *const names[][2] = {
+        {"token_embd.weight", "shared.weight"},
+        {"output.weight", "lm_head.weight"},
+        {"enc.output_norm.weight", "encoder.final_layer_norm.weight"},
+        {"dec.output_norm.weight", "decoder.final_layer_norm.weight"},
+        {"enc.blk.11.attn_rel_b.weight",
+         "encoder.block.11.layer.0.SelfAttention.relative_attention_bias.weight"},
+        {"enc.blk.0.attn_o.weight", "encoder.block.0.layer.0.SelfAttention.o.weight"},
+        {"enc.blk.0.ffn_norm.weight", "encoder.block.0.layer.1.layer_norm.weight"},
+        {"dec.blk.3.cross_attn_norm.weight", "decoder.block.3.layer.1.layer_norm.weight"},
+        {"dec.blk.3.cross_attn_k.weight", "decoder.block.3.layer.1.EncDecAttention.k.weight"},
+        {"dec.blk.3.ffn_down.weight", "decoder.block.3.layer.2.DenseReluDense.wo.weight"},
+        {"dec.blk.3.ffn_gate.weight", "decoder.block.3.layer.2.DenseReluDense.wi_0.weight"},
+        /* without a name over there */
+        {"dec.blk.x.ffn_down.weight", "dec.blk.x.ffn_down.weight"},
+        {"dec.blk.3", "dec.blk.3"},
+        {"blk.0.attn_q.weight", "blk.0.attn_q.weight"},
+    };
+    (void)state;
+    for (int gated = 0; gated < 2; gated++) {
+        GgufBuilder g;
+        Error err = {0};
+        Str out;
+        gguf_base(&g, "t5");
+        gguf_u32(&g, "t5.decoder_block_count", 3);
+        gguf_u32(&g, "t5.attention.key_length", 16);
+        gguf_u32(&g, "t5.attention.relative_buckets_count", 32);
+        gguf_u32(&g, "t5.decoder_start_token_id", 0);
+        gguf_tensor(&g, "token_embd.weight", 2, (uint64_t[]){64, 320}, 1, 64 * 320 * 2);
+        if (gated) {
+            gguf_tensor(&g, "enc.blk.0.ffn_gate.weight", 2, (uint64_t[]){64, 128}, 1, 64 * 256);
+            gguf_tensor(&g, "output.weight", 2, (uint64_t[]){64, 320}, 1, 64 * 320 * 2);
+        }
+        json_t *config = config_of(&g, &err);
+        if (!config)
+            fail_msg("%s", err.msg);
+        check_json(config, "{\"model_type\":\"t5\",\"d_model\":64,\"d_ff\":128,\"d_kv\":16,"
+                           "\"num_layers\":4,\"num_decoder_layers\":3,\"num_heads\":8,"
+                           "\"n_positions\":512,\"relative_attention_num_buckets\":32,"
+                           "\"decoder_start_token_id\":0,\"vocab_size\":320}");
+        check_json(config,
+                   gated ? "{\"feed_forward_proj\":\"gated-gelu\",\"tie_word_embeddings\":false}"
+                         : "{\"feed_forward_proj\":\"relu\",\"tie_word_embeddings\":true}");
+        for (size_t i = 0; i < COUNT_OF(names); i++) {
+            assert_true(gguf_names_tensor(&arena, config, str_from(names[i][0]), &out, &err));
+            assert_string_equal(out.ptr, names[i][1]);
+        }
+        assert_true(
+            gguf_names_tensor(&arena, config, str_from("enc.blk.7.ffn_up.weight"), &out, &err));
+        assert_string_equal(out.ptr, gated ? "encoder.block.7.layer.1.DenseReluDense.wi_1.weight"
+                                           : "encoder.block.7.layer.1.DenseReluDense.wi.weight");
+        json_decref(config);
+    }
+    GgufBuilder g;
+    Error err = {0};
+    const char *const says[] = {"is missing", "t5.attention.key_length"};
+    gguf_base(&g, "t5");
+    assert_null(config_of(&g, &err));
+    expect_error("key_length", &err, ERR_FORMAT, says, 2);
 }
 
 static void test_rope_scaling(void **state)
@@ -402,9 +465,11 @@ int main(void)
 {
     json_setup();
     const struct CMUnitTest tests[] = {
-        TEST(test_tensor_names), TEST(test_llama),        TEST(test_qwen3_moe),
-        TEST(test_qwen3_next),   TEST(test_rope_scaling), TEST(test_per_layer_arrays),
-        TEST(test_errors),       TEST(test_missing_keys), TEST(test_out_of_memory),
+        TEST(test_tensor_names), TEST(test_llama),
+        TEST(test_qwen3_moe),    TEST(test_qwen3_next),
+        TEST(test_rope_scaling), TEST(test_per_layer_arrays),
+        TEST(test_t5),           TEST(test_errors),
+        TEST(test_missing_keys), TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,14 +43,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     arena_init(&a, "fuzz");
     if (gguf_parse(&a, "fuzz", data, size, &g, &err)) {
         walk(&g, data, size);
-        if (gguf_names_config(&g, &config, &err))
-            json_decref(config);
+        if (!gguf_names_config(&g, &config, &err))
+            config = NULL;
         for (int64_t i = 0; i < g.n_tensors; i++) {
             Str name;
-            if (!gguf_names_tensor(&a, g.tensors[i].name, &name, &err) ||
+            if (!gguf_names_tensor(&a, config, g.tensors[i].name, &name, &err) ||
                 name.ptr[name.len] != '\0')
                 abort();
         }
+        json_decref(config);
     } else if (err.code == ERR_NONE || err.msg[0] == '\0') {
         abort();
     }

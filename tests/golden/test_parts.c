@@ -3,6 +3,7 @@
  * decoders whole, in chunks and row by row, alone and in steps with another sequence. Pages hold 4
  * positions.
  */
+#include "support/gguf_head.h"
 #include "support/run_parts.h"
 #include "support/tiny_fill.h"
 
@@ -10,6 +11,8 @@
 #include "base/json.h"
 #include "base/num.h"
 #include "model/blocks/mrope.h"
+#include "weights/checkpoint.h"
+#include "weights/gguf_names.h"
 #include "weights/safetensors.h"
 
 #include <setjmp.h>
@@ -21,6 +24,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { VOCAB = 320, HIDDEN = 64, MAX_ROWS = 128, MAX_TOKENS = 64, IMAGE_TOKEN = 312 };
 
@@ -316,6 +320,53 @@ static void test_speech_fast(void **state)
     close_case(f);
 }
 
+/* The converter's GGUF file with the weights of f->dir; golden data are those of
+ * scripts/make-gguf-heads.py. */
+static void convert(Fixture *f)
+{
+    Error err;
+    GgufHead h;
+    Checkpoint *ck;
+    json_t *config;
+    must(gguf_head_open(&f->arena, TEST_DATA, f->name, &h, &err) &&
+             gguf_names_config(&h.gguf, &config, &err) &&
+             checkpoint_open(&f->arena, f->dir, &ck, &err),
+         &err);
+    for (int64_t i = 0; i < h.gguf.n_tensors; i++) {
+        const Tensor *t = &h.gguf.tensors[i];
+        const int64_t n = tensor_elements(t);
+        float *x = take(f, n, sizeof *x);
+        Str name;
+        must(gguf_names_tensor(&f->arena, config, t->name, &name, &err) &&
+                 checkpoint_vector(ck, name.ptr, n, x, &err),
+             &err);
+        gguf_head_put(&h, t, x);
+    }
+    json_decref(config);
+    checkpoint_close(ck);
+    f->dir = arena_printf(&f->arena, &err, "%s/tiny/converted-%s-%d.gguf", TEST_TMP, f->name,
+                          (int)getpid());
+    must(f->dir && gguf_head_write(&h, f->dir, &err), &err);
+    Str bytes;
+    const char *path =
+        arena_printf(&f->arena, &err, "%s/tiny-gguf/%s.safetensors", TEST_DATA, f->name);
+    must(path && file_read(&f->arena, path, 1 << 20, &bytes, &err) &&
+             safetensors_parse(&f->arena, path, (const uint8_t *)bytes.ptr, bytes.len, &f->tensors,
+                               &f->n_tensors, &err),
+         &err);
+}
+
+static void test_speech_gguf(void **state)
+{
+    Fixture *f = open_case(*state);
+    convert(f);
+    open_run(f, NUM_EXACT, NULL);
+    const Speech s = speech(f);
+    speech_alone(f, &s);
+    assert_int_equal(unlink(f->dir), 0);
+    close_case(f);
+}
+
 static void refused(Fixture *f, const char *part, const RunRows *rows, const StepInput *inputs,
                     int n_inputs, const char *says)
 {
@@ -524,6 +575,8 @@ int main(void)
         {"t5 exact", test_speech_exact, NULL, NULL, t5},
         {"t5 exact, scalar", test_speech_scalar, NULL, NULL, t5},
         {"t5 fast", test_speech_fast, NULL, NULL, t5},
+        {"t5 by the converter", test_speech_gguf, NULL, NULL, t5},
+        {"t5_gated by the converter", test_speech_gguf, NULL, NULL, t5_gated},
         {"t5_gated exact", test_speech_exact, NULL, NULL, t5_gated},
         {"t5_gated exact, scalar", test_speech_scalar, NULL, NULL, t5_gated},
         {"t5_gated fast", test_speech_fast, NULL, NULL, t5_gated},
