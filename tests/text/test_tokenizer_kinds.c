@@ -3,6 +3,8 @@
 #include "text/text_data.h"
 
 #include "base/clock.h"
+#include "text/bytelevel.h"
+#include "text/utf8.h"
 
 #define MARK "\xE2\x96\x81" /* U+2581 */
 
@@ -582,6 +584,167 @@ static void test_gguf_kinds(void **state)
     arena_free(&a);
 }
 
+/* ---- every kind ---- */
+
+/* A byte-level BPE of the 256 bytes and "ab"; `out` has room for it. */
+static const char *byte_level_json(char *out, size_t size)
+{
+    size_t n = (size_t)snprintf(out, size,
+                                "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                                "\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
+                                "\"model\":{\"type\":\"BPE\",\"vocab\":{\"ab\":256");
+    for (int i = 0; i < 256; i++) {
+        const uint32_t cp = bytelevel_char((uint8_t)i);
+        const bool plain = cp >= 0x80 || (cp != '"' && cp != '\\');
+        char text[8] = {0};
+        if (plain)
+            text[utf8_encode(cp, text)] = '\0';
+        else
+            snprintf(text, sizeof text, "\\%c", (char)cp);
+        n += (size_t)snprintf(out + n, size - n, ",\"%s\":%d", text, i);
+    }
+    snprintf(out + n, size - n, "},\"merges\":[\"a b\"]}}");
+    return out;
+}
+
+typedef struct Kind {
+    const char *name;
+    Tokenizer *t;
+    bool whole; /* any bytes come back */
+} Kind;
+
+static Tokenizer *open_list(Arena *a, bool is_tekken)
+{
+    Error err = {0};
+    Tokenizer *t = NULL;
+    const bool ok = is_tekken ? tokenizer_tekken_open(a, "tekken", str_from(tekken), &t, &err)
+                              : tokenizer_tiktoken_open(a, "list", str_from(ranks),
+                                                        str_from(ranks_config), &t, &err);
+    if (!ok)
+        fail_msg("%s", err.msg);
+    return t;
+}
+
+static int open_kinds(Arena *a, Kind *out)
+{
+    static char json[8192];
+    int n = 0;
+    out[n++] = (Kind){"byte-level BPE", open_json(a, byte_level_json(json, sizeof json)), true};
+    out[n++] = (Kind){
+        "BPE", open_json(a, "{\"normalizer\":null,\"pre_tokenizer\":null,\"decoder\":null," CHARS),
+        false};
+    out[n++] =
+        (Kind){"WordPiece",
+               open_json(a, "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{"
+                            "\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\"},"
+                            "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\","
+                            "\"continuing_subword_prefix\":\"##\",\"vocab\":{" WORDS "}}}"),
+               false};
+    out[n++] = (Kind){
+        "Unigram",
+        open_json(a, "{\"normalizer\":{\"type\":\"NFKC\"},\"pre_tokenizer\":{\"type\":"
+                     "\"Metaspace\"},\"decoder\":{\"type\":\"Metaspace\"},\"model\":{\"type\":"
+                     "\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-4],[\"b\",-5],[\"" MARK
+                     "\",-3],[\"ab\",-6.5]]}}"),
+        false};
+    out[n++] = (Kind){"SentencePiece BPE", open_spm(a, BPE, true, NULL), true};
+    out[n++] = (Kind){"SentencePiece Unigram", open_spm(a, UNIGRAM, true, NULL), true};
+    out[n++] =
+        (Kind){"SentencePiece Unigram without bytes", open_spm(a, UNIGRAM, false, NULL), false};
+    out[n++] = (Kind){"tiktoken", open_list(a, false), false};
+    out[n++] = (Kind){"tekken", open_list(a, true), false};
+    return n;
+}
+
+/* Any ids: the bytes of their tokens in a row, but for a space that the decoder drops at the
+ * start. */
+static void any_ids(const Kind *k, uint64_t *seed)
+{
+    const int n_vocab = tokenizer_n_vocab(k->t);
+    for (int round = 0; round < 300; round++) {
+        Error err = {0};
+        int32_t ids[40];
+        StrBuf all;
+        StrBuf one;
+        const int64_t n = next_random(seed) % COUNT_OF(ids);
+        strbuf_init(&all, 1 << 16);
+        strbuf_init(&one, 1 << 16);
+        for (int64_t i = 0; i < n; i++) {
+            ids[i] = (int32_t)(next_random(seed) % (uint32_t)(n_vocab + 4)) - 2;
+            const Str piece = tokenizer_piece(k->t, ids[i]);
+            strbuf_add(&one, piece.ptr, piece.len);
+        }
+        assert_true(tokenizer_decode(k->t, ids, n, 0, &all, &err));
+        const Str got = strbuf_str(&all);
+        Str want = strbuf_str(&one);
+        if (want.len == got.len + 1 && want.ptr[0] == ' ')
+            want = (Str){want.ptr + 1, want.len - 1};
+        assert_text(k->name, got, want);
+        strbuf_free(&all);
+        strbuf_free(&one);
+    }
+}
+
+/* What is no UTF-8: above U+10FFFF, surrogates, overlong, cut short, stray. */
+static void broken_text(const Kind *k, uint64_t *seed)
+{
+    static const char *const broken[] = {"\xF4\x90\x80\x80",
+                                         "\xF7\xBF\xBF\xBF",
+                                         "\xF8\x88\x80\x80\x80",
+                                         "\xED\xA0\x80",
+                                         "\xC0\xAF",
+                                         "\xE0\x80\xAF",
+                                         "\xF0\x9F\x98",
+                                         "\xC3",
+                                         "\x80",
+                                         "\xFF",
+                                         "\xFE\xFE",
+                                         "a"};
+    for (int round = 0; round < 400; round++) {
+        char text[128];
+        size_t n = 0;
+        Arena a;
+        Error err = {0};
+        TokenIds ids;
+        StrBuf out;
+        for (int i = 0; i < 8; i++) {
+            const char *part =
+                broken[round < (int)COUNT_OF(broken) ? (size_t)round
+                                                     : next_random(seed) % COUNT_OF(broken)];
+            memcpy(text + n, part, strlen(part));
+            n += strlen(part);
+        }
+        arena_init(&a, "broken");
+        if (!tokenizer_encode(&a, k->t, (Str){text, n}, 0, &ids, &err))
+            fail_msg("%s: %s", k->name, err.msg);
+        for (int64_t i = 0; i < ids.n; i++)
+            assert_in_range(ids.ids[i], 0, tokenizer_n_vocab(k->t) - 1);
+        strbuf_init(&out, 1 << 16);
+        assert_true(tokenizer_decode(k->t, ids.ids, ids.n, 0, &out, &err));
+        if (k->whole)
+            assert_text(k->name, strbuf_str(&out), (Str){text, n});
+        strbuf_free(&out);
+        arena_free(&a);
+    }
+}
+
+static void test_every_kind(void **state)
+{
+    (void)state;
+    Arena a;
+    Kind kinds[16];
+    uint64_t seed = 11;
+    arena_init(&a, "kinds");
+    const int n = open_kinds(&a, kinds);
+    for (int i = 0; i < n; i++) {
+        any_ids(&kinds[i], &seed);
+        broken_text(&kinds[i], &seed);
+        long_runs(kinds[i].t, kinds[i].name);
+        tokenizer_close(kinds[i].t);
+    }
+    arena_free(&a);
+}
+
 /* ---- damage ---- */
 
 static void test_mutated(void **state)
@@ -626,7 +789,7 @@ int main(void)
         cmocka_unit_test(test_json_word_end),  cmocka_unit_test(test_json_unicode),
         cmocka_unit_test(test_tiktoken),       cmocka_unit_test(test_tekken),
         cmocka_unit_test(test_vocab_files),    cmocka_unit_test(test_gguf_kinds),
-        cmocka_unit_test(test_mutated),
+        cmocka_unit_test(test_every_kind),     cmocka_unit_test(test_mutated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
