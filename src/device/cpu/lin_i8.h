@@ -1,6 +1,7 @@
 /* lin_i8.h: products with int8 activations, straight from the published layouts: for one row to a
  * handful, or for any number where the result must not depend on it. The body of
- * lin_i8*_avx512vnni.c: each of those defines step() for its kinds of weights.
+ * lin_i8*_avx512vnni.c: each of those defines step() for its kinds of weights. Empty for a file
+ * compiled without VNNI and VBMI.
  *
  * 128 weights are two registers of unsigned bytes, split from the codes in lane order; VNNI sums 4
  * products a lane, a lane never leaves a block, so one multiply by a register of block scales
@@ -17,6 +18,8 @@
 #include "device/cpu/lin_acts.h"
 #include "device/cpu/lin_levels.h"
 #include "device/cpu/lin_numbers.h"
+
+#if defined(__AVX512VBMI__)
 
 typedef enum Kind {
     Q4_0,
@@ -441,4 +444,5 @@ static int64_t no_work_bytes(int k)
         run(&dots_##kind, &plan, layout, w, j0, j1, x, rows, out);                                 \
     }
 
+#endif
 #endif
