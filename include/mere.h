@@ -201,6 +201,7 @@ typedef struct MerePlan {
     uint64_t host_bytes, host_limit_bytes;
     uint64_t device_bytes, device_limit_bytes;
     uint64_t placed_bytes[MERE_PLACE_COUNT]; /* that weights take on the device, by placement */
+    uint64_t text_bytes; /* of the runtime term: tokenizer and chat template, at most */
 } MerePlan;
 const char *mere_term_name(MereTerm t);   /* "weights" ... */
 const char *mere_place_name(MerePlace p); /* "map" ... */

@@ -32,8 +32,8 @@ static int print_json(const Cli *c, const MerePlan *p)
                   p->host_bytes, p->host_limit_bytes, p->device_bytes, p->device_limit_bytes);
     strbuf_printf(&b,
                   ",\"total_bytes\":%" PRIu64 ",\"limit_bytes\":%" PRIu64
-                  ",\"bytes_per_token\":%" PRIu64 ",\"nearest\":",
-                  p->total_bytes, p->limit_bytes, p->bytes_per_token);
+                  ",\"bytes_per_token\":%" PRIu64 ",\"text_bytes\":%" PRIu64 ",\"nearest\":",
+                  p->total_bytes, p->limit_bytes, p->bytes_per_token, p->text_bytes);
     if (p->fits || p->nearest_ctx == 0)
         strbuf_add_cstr(&b, "null}\n");
     else
@@ -64,6 +64,8 @@ static void print_terms(const MerePlan *p)
             p->host_terms[i], two);
     row("total", two ? p->device_bytes : p->total_bytes, p->host_bytes, two);
     row("limit", two ? p->device_limit_bytes : p->limit_bytes, p->host_limit_bytes, two);
+    printf("  Of runtime the tokenizer and the chat template take up to %s.\n",
+           cli_bytes(p->text_bytes, bytes));
     if (two && !p->own_memory)
         printf("  The device takes its part from the host's memory: together %s.\n",
                cli_bytes(p->total_bytes, bytes));

@@ -164,6 +164,7 @@ static void plan_terms(const LedgerInput *in, Choice c, MerePlan *plan)
         in->base_bytes + in->text_bytes + in->head_bytes;
     plan->terms[MERE_TERM_RUNTIME] = host_runtime + (uint64_t)need.runtime + in->device_base_bytes;
     plan->terms[MERE_TERM_RESERVE] = RESERVE_BYTES;
+    plan->text_bytes = in->text_bytes;
     plan->total_bytes = plan->host_bytes = 0;
     for (int t = 0; t < MERE_TERM_COUNT; t++) {
         /* A device that keeps no books (the CPU) takes everything from the host. */

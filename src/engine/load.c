@@ -19,11 +19,11 @@ static bool find_path(Arena *a, MereStr name, const char **path, Error *err)
     return own && hub_roots(a, &roots, err) && hub_resolve(a, &roots, own, path, err);
 }
 
-/* Bytes that the tokenizer and the template will take, from the size of what they are read from:
- * 107 bytes an id for a byte-level BPE of 49,152. */
+/* Bytes that the tokenizer and the template will take. */
 static uint64_t text_bytes(int vocab)
 {
-    return (uint64_t)vocab * 120 + ((uint64_t)1 << 20);
+    enum { TEMPLATE = 1 << 19 };
+    return tokenizer_bytes_for(vocab) + TEMPLATE;
 }
 
 static void look(void *engine)

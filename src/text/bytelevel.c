@@ -17,24 +17,31 @@ uint32_t bytelevel_char(uint8_t byte)
     return 0x121U + (byte - 0x7FU);
 }
 
-/* The byte of a code point from 0x80 on; -1: none. */
-static int byte_of(uint32_t cp)
-{
-    if (cp < 0x100)
-        return is_shown(cp) ? (int)cp : -1;
-    if (cp <= 0x120)
-        return (int)cp - 0x100;
-    if (cp <= 0x142)
-        return (int)cp - 0x121 + 0x7F;
-    return cp == 0x143 ? 0xAD : -1;
-}
+/* The byte of the characters U+0080 to U+017F: [first byte in UTF-8, from 0xC2 on][second one]. */
+static const int16_t high_bytes[4][64] = {
+    {-1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,
+     -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,  -1,
+     -1,  161, 162, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, -1,  174, 175,
+     176, 177, 178, 179, 180, 181, 182, 183, 184, 185, 186, 187, 188, 189, 190, 191},
+    {192, 193, 194, 195, 196, 197, 198, 199, 200, 201, 202, 203, 204, 205, 206, 207,
+     208, 209, 210, 211, 212, 213, 214, 215, 216, 217, 218, 219, 220, 221, 222, 223,
+     224, 225, 226, 227, 228, 229, 230, 231, 232, 233, 234, 235, 236, 237, 238, 239,
+     240, 241, 242, 243, 244, 245, 246, 247, 248, 249, 250, 251, 252, 253, 254, 255},
+    {0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,
+     16,  17,  18,  19,  20,  21,  22,  23,  24,  25,  26,  27,  28,  29,  30,  31,
+     32,  127, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139, 140, 141,
+     142, 143, 144, 145, 146, 147, 148, 149, 150, 151, 152, 153, 154, 155, 156, 157},
+    {158, 159, 160, 173, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+     -1,  -1,  -1,  -1,  -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+     -1,  -1,  -1,  -1,  -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1},
+};
 
 /* Byte of the character at p, of two bytes in UTF-8; -1: none. */
 static int two_bytes(const char *p)
 {
-    const uint32_t lead = (unsigned char)p[0];
+    const uint32_t lead = (unsigned char)p[0] - 0xC2U;
     const uint32_t low = (unsigned char)p[1] ^ 0x80U;
-    return lead >= 0xC2 && lead <= 0xC5 && low < 0x40 ? byte_of((lead & 0x1FU) << 6 | low) : -1;
+    return lead < 4 && low < 64 ? high_bytes[lead][low] : -1;
 }
 
 int64_t bytelevel_decode(Str text, char *out)
@@ -99,13 +106,23 @@ size_t bytelevel_scan(const char **p, const char *end, char *out, size_t max)
                 continue;
         }
         const uint32_t c = (unsigned char)*at;
-        const int byte = c >= 0x80 ? end - at > 1 ? two_bytes(at) : -1
-                         : c < 0x21 || c == '"' || c == '\\' || c == 0x7F ? -1
-                                                                          : (int)c;
+        if (c < 0x80) {
+            if (c < 0x21 || c == '"' || c == '\\' || c == 0x7F)
+                break;
+            out[n++] = (char)c;
+            at++;
+            continue;
+        }
+        /* Scripts other than Latin are nothing but these. */
+        int byte;
+        do {
+            byte = end - at > 1 ? two_bytes(at) : -1;
+            out[n] = (char)byte;
+            n += byte >= 0;
+            at += byte >= 0 ? 2 : 0;
+        } while (byte >= 0 && at < end && n < max && (unsigned char)*at >= 0x80);
         if (byte < 0)
             break;
-        out[n++] = (char)byte;
-        at += c >= 0x80 ? 2 : 1;
     }
     *p = at;
     return n;

@@ -555,3 +555,9 @@ size_t tokenizer_bytes(const Tokenizer *t)
 {
     return t->bytes;
 }
+
+/* Published ones hold 60 to 102 bytes an id; the rest is for small ones. */
+uint64_t tokenizer_bytes_for(int64_t n_vocab)
+{
+    return (uint64_t)n_vocab * 120 + ((uint64_t)1 << 19);
+}

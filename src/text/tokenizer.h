@@ -110,6 +110,8 @@ bool tokenizer_adds_bos(const Tokenizer *t);
 bool tokenizer_adds_eos(const Tokenizer *t);
 /* "bpe (smollm), 49152 tokens, 48900 merges": one line for people. Lives as the tokenizer. */
 const char *tokenizer_describe(const Tokenizer *t);
-size_t tokenizer_bytes(const Tokenizer *t); /* memory held, for the plan */
+size_t tokenizer_bytes(const Tokenizer *t); /* memory held */
+/* At most what a tokenizer of so many ids will hold, for a plan before it is opened. */
+uint64_t tokenizer_bytes_for(int64_t n_vocab);
 
 #endif

@@ -3,11 +3,13 @@
 
 expect 0 plan fake
 has "$tmp/out" "It fits."
+has "$tmp/out" "tokenizer and the chat template take up to 4.2 MB"
 expect 0 plan fake --json --ctx 100 --slots 2
 json fits true
 json nearest null
 json ctx 100
 json slots 2
+json text_bytes 4200000
 for key in device limit_bytes terms.weights terms.derived terms.kv terms.state terms.scratch terms.draft terms.runtime terms.reserve \
     placements.map placements.import placements.read placements.repack placements.derive schema_version; do
     "$JSON_GET" $key <"$tmp/out" >/dev/null || fail "plan --json lacks $key"

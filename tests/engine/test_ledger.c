@@ -58,6 +58,7 @@ static void terms_follow_the_options(void **state)
     o.threads = 1;
     assert_true(mere_engine_open(&o, &e, &err));
     const MerePlan p = plan(e, dir, &o);
+    assert_in_range(p.text_bytes, 1 << 20, p.host_terms[MERE_TERM_RUNTIME]);
     assert_true(p.fits);
     assert_int_equal(p.slots, 1);
     assert_int_equal(p.kv, MERE_KV_F16);

@@ -336,6 +336,7 @@ bool mere_plan(MereEngine *e, MereStr model, const MereOptions *opt, MerePlan *p
                        .fits = fits,
                        .device = "cpu: 2 threads, fake",
                        .terms = {1000, 2000, 3000000, 0, 5000000, 0, 7000000, 8000000},
+                       .text_bytes = 4200000,
                        .placements = {90000000, 0, 0, 1000, 2000},
                        .total_bytes = 23003000,
                        .limit_bytes = fits ? UINT64_C(8000000000) : 1000000,
