@@ -799,14 +799,15 @@ static bool eval_filter(Jinja *j, const JinjaNode *n, const JinjaValue *text, Ji
     JinjaValue v = {0};
     JinjaCall call;
     const JinjaValue no_caller = {.type = JINJA_MISSING};
-    if (!n->a)
+    if (!n->a && text) {
         v = *text;
-    else if (text && n->a->kind == JN_FILTER) {
+    } else if (text && n->a->kind == JN_FILTER) {
         if (!jinja_enter(j) || !eval_filter(j, n->a, text, &v))
             return false;
         j->depth--;
-    } else if (!eval(j, n->a, &v))
+    } else if (!eval(j, n->a, &v)) {
         return false;
+    }
     if (!eval_args(j, n->args, no_caller, &call))
         return false;
     j->line = n->line;

@@ -373,7 +373,7 @@ static bool f_filesizeformat(Jinja *j, JinjaValue v, const JinjaCall *call, Jinj
 {
     static const char letters[] = "kMGTPEZY";
     JinjaValue arg[JINJA_PARAMS_MAX];
-    double bytes;
+    double bytes = 0.0;
     char text[400];
     if (!jinja_bind(j, "filesizeformat", call, "binary", 0, arg) || !to_double(j, v, &bytes))
         return false;
