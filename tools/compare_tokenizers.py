@@ -42,11 +42,15 @@ def mere(driver, path, texts, *flags):
     return ids, run.stderr.decode()
 
 
-def library(path, texts):
+def reference(path):
     t = tokenizers.Tokenizer.from_file(path)
     t.no_padding()
     t.no_truncation()
-    return [e.ids for e in t.encode_batch_fast(texts, add_special_tokens=False)]
+    return t
+
+
+def library(path, texts):
+    return [e.ids for e in reference(path).encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def compare(driver, path, name, texts, shown=5):
@@ -336,13 +340,13 @@ def speed(args):
         rng = random.Random(args.seed)
         texts = mixed(rng, args.size * 1000000)
         size = sum(len(t.encode()) for t in texts) / 1e6
-        reference = tokenizers.Tokenizer.from_file(path)
+        other = reference(path)
         ratios, ours, theirs = [], [], []
         for _ in range(args.n):
             got, said = mere(args.driver, path, texts, "--parse-special")
             ours.append(float(said.rsplit("in ", 1)[1].split(" ms")[0]) / 1e3)
             start = time.process_time()
-            want = [reference.encode(t, add_special_tokens=False).ids for t in texts]
+            want = [other.encode(t, add_special_tokens=False).ids for t in texts]
             theirs.append(time.process_time() - start)
             ratios.append(theirs[-1] / ours[-1])
             if got != want:

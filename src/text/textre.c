@@ -5,6 +5,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 
 /* ---- translation ---- */
 
@@ -47,6 +48,21 @@ static const char *shorthand(const Trans *t, char c)
     return NULL;
 }
 
+/* PCRE2 takes \p{Han} for what is also used in Han text; the others for the script alone, which it
+ * calls sc:Han. */
+static bool is_script(Str name)
+{
+    char text[64];
+    int code;
+    PCRE2_SIZE where;
+    if (name.len < 3 || name.len > 40 || name.ptr[0] < 'A' || name.ptr[0] > 'Z')
+        return false;
+    const int n = snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)name.len, name.ptr);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n, PCRE2_UTF, &code, &where, NULL);
+    pcre2_code_free(re);
+    return re != NULL;
+}
+
 /* The escape at t->p (on its backslash) into out. */
 static bool escape(Trans *t, bool in_class)
 {
@@ -78,6 +94,13 @@ static bool escape(Trans *t, bool in_class)
         if (!close)
             return unsupported(t, "an escape's brace does not close");
         n = (size_t)(close - t->p) + 1;
+        const size_t not = t->p[3] == '^';
+        const Str name = {t->p + 3 + not, n - 4 - not };
+        if ((c == 'p' || c == 'P') && n > 4 + not &&is_script(name)) {
+            strbuf_printf(t->out, "\\%c{%ssc:%.*s}", c, not ? "^" : "", (int)name.len, name.ptr);
+            t->p += n;
+            return true;
+        }
     }
     if (n > (size_t)(t->end - t->p))
         n = (size_t)(t->end - t->p);

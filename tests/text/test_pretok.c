@@ -76,7 +76,7 @@ static void test_translate(void **state)
         {"(?:ab){2}+c", TEXTRE_ONIG, "(?:(?:ab){2})+c"},
         {"a{,3}b", TEXTRE_ONIG, "a{0,3}b"},
         {"a{2,}?b{x", TEXTRE_ONIG, "a{2,}?b{x"},
-        {"[\\p{L}&&[^\\p{Han}]]+", TEXTRE_ONIG, "(?:(?=[\\p{L}])[^\\p{Han}])+"},
+        {"[\\p{L}&&[^\\p{Han}]]+", TEXTRE_ONIG, "(?:(?=[\\p{L}])[^\\p{sc:Han}])+"},
         {"[a-z&&[aeiou]]", TEXTRE_ONIG, "(?:(?=[a-z])[aeiou])"},
         {"[[:alpha:]_]", TEXTRE_ONIG, "[[:alpha:]_]"},
         {"[]a]", TEXTRE_ONIG, "[]a]"},
@@ -84,6 +84,8 @@ static void test_translate(void **state)
         {"\\h", TEXTRE_RUST, "\\h"},
         {"(?m:.)", TEXTRE_ONIG, "(?s:.)"},
         {"\\u4e00", TEXTRE_ONIG, "\\x{4e00}"},
+        {"[\\p{Han}\\P{^Thai}]\\p{L}\\p{Lu}", TEXTRE_ONIG,
+         "[\\p{sc:Han}\\P{^sc:Thai}]\\p{L}\\p{Lu}"},
         {"\\w", TEXTRE_RUST,
          "[\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}"
          "\\x{1F170}-\\x{1F189}\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]"},
