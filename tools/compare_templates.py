@@ -4,6 +4,7 @@
     compare_templates.py DRIVER golden --templates DIR --golden DIR      the recorded renderings
     compare_templates.py DRIVER conversations --templates DIR -n 20000   generated conversations, with minijinja as a witness
     compare_templates.py DRIVER programs -n 200000                       generated templates over the variables of a data file
+    compare_templates.py DRIVER characters                               every assigned character: case, classes, digits, repr
     compare_templates.py FILE record                                     appends what Jinja2 gives for FILE (a JSON string a line) to the data file
 
 DRIVER is the program template_batch (ninja template_batch). Every difference is printed, and written with --out; exit 1 when
@@ -22,6 +23,7 @@ import re
 import signal
 import subprocess
 import sys
+import unicodedata
 import warnings
 
 import jinja2
@@ -444,7 +446,7 @@ class Program:
             return f"({self.loose(self.dict, d - 1)})[{self.loose(self.str, 0)}]"
         if k == 3:
             return f"({self.loose(self.dict, d - 1)}).{r.choice(['a', 'b', 'role', 'zz', 'get(' + self.str(0) + ')', 'get(1, 2)', 'items()', 'x', 'c.x', 'copy()'])}"
-        return f"({self.any(d - 1)}).{r.choice(['a', 'count', 'real', 'imag', 'upper()', 'x.y', 'index(1)', 'bit_length()', 'is_integer()', 'numerator'])}"
+        return f"({self.any(d - 1)}).{r.choice(['a', 'real', 'imag', 'upper()', 'x.y', 'index(1)', 'bit_length()', 'is_integer()', 'numerator'])}"
 
     def str(self, d):
         r = self.r
@@ -784,6 +786,29 @@ def run_programs(a, driver):
     return found
 
 
+def run_characters(a, driver):
+    """Characters that this Python knows, by the methods of str."""
+    methods = ["upper", "lower", "title", "capitalize", "swapcase", "casefold", "isalnum", "isalpha", "isdecimal", "isdigit", "isnumeric",
+               "isspace", "isupper", "islower", "istitle", "isprintable", "isidentifier"]
+    chars = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    source = "{% for c in chars %}{{ c." + "() }}|||{{ c.".join(methods) + "() }}|||{{ [c] }}|||{{ c|int(-1) }}|||{{ c|wordcount }}\n\n\n{% endfor %}"
+    driver.first = [{"name": "t", "source": source}]
+    found = []
+    template = environment().from_string(source)
+    parts = [chars[i:i + 2000] for i in range(0, len(chars), 2000)]
+    for part, got in zip(parts, driver.answers([{"name": "t", "vars": {"chars": x}} for x in parts])[1:]):
+        want = template.render(chars=part)
+        if got == ("text", want):
+            continue
+        for c, w, g in zip(part, want.split("\n\n\n"), got[1].split("\n\n\n")):
+            if w != g:
+                found.append({"char": c, "want": w, "got": g})
+                if len(found) <= a.show:
+                    print(f"U+{ord(c):04X}\n  want {w!r}\n  got  {g!r}")
+    print(f"{len(chars)} characters of Unicode {unicodedata.unidata_version}: {len(found)} differ")
+    return found
+
+
 def run_record(path):
     data = json.load(open(DATA, encoding="utf-8"))
     text = json.dumps(data["vars"])
@@ -801,7 +826,7 @@ def run_record(path):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("driver")
-    p.add_argument("what", choices=["golden", "conversations", "programs", "record"])
+    p.add_argument("what", choices=["golden", "conversations", "programs", "characters", "record"])
     p.add_argument("--templates")
     p.add_argument("--golden")
     p.add_argument("-n", type=int, default=1000)
@@ -818,7 +843,7 @@ def main():
     driver = Driver(a.driver)
     if a.what == "golden":
         sys.exit(1 if run_golden(a, driver) else 0)
-    found = (run_conversations if a.what == "conversations" else run_programs)(a, driver)
+    found = {"conversations": run_conversations, "programs": run_programs, "characters": run_characters}[a.what](a, driver)
     if a.out:
         with open(a.out, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(x, ensure_ascii=False) + "\n" for x in found)

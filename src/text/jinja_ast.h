@@ -90,9 +90,10 @@ typedef struct JinjaParam {
 struct JinjaNode {
     JinjaKind kind;
     int line;
-    uint8_t op; /* JinjaOp of BINARY; USES_ flags of MACRO and CALL_BLOCK */
-    bool flag;  /* TEST: negated; FOR: recursive */
-    int id;     /* FILTER, TEST: index in its table, -1: unknown */
+    uint8_t
+        op; /* JinjaOp of BINARY; USES_ flags of MACRO and CALL_BLOCK; FOR: its body has "loop" */
+    bool flag; /* TEST: negated; FOR: recursive */
+    int id;    /* FILTER, TEST: index in its table, -1: unknown */
     Str name;
     JinjaNode *a, *b, *c;
     JinjaNode *body, *otherwise; /* JN_BLOCK */

@@ -950,20 +950,30 @@ static Flow exec_if(Jinja *j, const JinjaNode *n)
     return n->b ? exec(j, n->b) : FLOW_NEXT;
 }
 
-/* The items that pass "if" of a for tag; each is tested in its own scope. */
+/* Whether an item passes "if" of a for tag; it is tested in a scope of its own, which stays. */
+static bool passes(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue item, bool *out)
+{
+    JinjaValue yes = {0};
+    j->scope = outer;
+    if (!scope_push(j) || !assign(j, n->a, item) || !eval(j, n->c, &yes))
+        return false;
+    *out = jinja_truth(yes);
+    return true;
+}
+
+/* All that pass, for a body that may ask how many there are. Targets that are a tuple make one. */
 static bool filter_items(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaList **items)
 {
     JinjaValue kept = {0};
     if (!jinja_list_new(j, JINJA_LIST, 0, &kept))
         return false;
     for (int64_t i = 0; i < (*items)->n; i++) {
-        JinjaValue yes = {0};
         JinjaValue item = (*items)->at[i];
-        j->scope = outer;
-        if (!scope_push(j) || !assign(j, n->a, item) || !eval(j, n->c, &yes))
+        bool pass;
+        if (!passes(j, n, outer, item, &pass))
             return false;
-        if (jinja_truth(yes) && ((n->a->kind == JN_TUPLE && !eval(j, n->a, &item)) ||
-                                 !jinja_list_push(j, kept.u.list, item)))
+        if (pass && ((n->a->kind == JN_TUPLE && !eval(j, n->a, &item)) ||
+                     !jinja_list_push(j, kept.u.list, item)))
             return false;
     }
     j->scope = outer;
@@ -978,7 +988,7 @@ static Flow run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue
     if (!jinja_enter(j) || !jinja_iterate(j, iterable, &items))
         return FLOW_FAIL;
     j->scope = outer;
-    if (n->c && !filter_items(j, n, outer, &items))
+    if (n->c && n->op && !filter_items(j, n, outer, &items))
         return FLOW_FAIL;
     JinjaLoop *loop = jinja_take(j, 1, sizeof *loop);
     if (!loop)
@@ -988,6 +998,13 @@ static Flow run_loop(Jinja *j, const JinjaNode *n, JinjaScope *outer, JinjaValue
     *loop = (JinjaLoop){.node = n, .scope = outer, .items = items, .depth = depth};
     for (loop->at = 0; loop->at < items->n; loop->at++) {
         const JinjaValue self = {.type = JINJA_LOOP, .u.loop = loop};
+        if (n->c && !n->op) {
+            bool pass;
+            if (!passes(j, n, outer, items->at[loop->at], &pass))
+                return FLOW_FAIL;
+            if (!pass)
+                continue;
+        }
         j->scope = outer;
         if (!jinja_step(j, 1) || !scope_push(j) || !scope_set(j, (Str){"loop", 4}, self) ||
             !assign(j, n->a, items->at[loop->at]))

@@ -27,6 +27,7 @@ typedef struct Parse {
     int depth;
     int loops;  /* for loops around, up to a macro */
     int in_for; /* and beyond */
+    int n_loop; /* mentions of "loop" */
     bool soft;  /* in an if: an unknown filter or test fails where it is met, else at once */
     const JinjaNode *unknown;      /* the first of the latter; NULL: none */
     JinjaNode *macros[MACROS_MAX]; /* whose bodies are around */
@@ -381,6 +382,7 @@ static bool parse_primary(Parse *p, JinjaNode **out)
             n->value = none ? jinja_none() : jinja_bool(yes);
         else if (!intern(p, t->text, &n->name))
             return false;
+        p->n_loop += str_is(t->text, "loop");
         if (n->kind == JN_NAME)
             note_use(p, n->name);
         p->tok++;
@@ -1018,10 +1020,12 @@ static bool parse_for(Parse *p, JinjaNode *n)
         return false;
     const bool soft = p->soft;
     p->soft = false;
+    const int n_loop = p->n_loop;
     p->loops++;
     p->in_for++;
     if (!parse_body(p, ends, &n->body))
         return false;
+    n->op = p->n_loop > n_loop;
     p->loops--;
     if (take_name(p, "else")) {
         if (!end_tag(p) || !parse_body(p, ends + 1, &n->otherwise))

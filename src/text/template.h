@@ -3,9 +3,9 @@
  *
  * The dialect is Jinja2 3.1 in the setting of Hugging Face's chat templates: trim_blocks,
  * lstrip_blocks, loop controls, the generation tag, the immutable sandbox (append, update ... are
- * refused), tojson without ASCII escapes, raise_exception and strftime_now. All built-in filters,
- * tests and string methods that do not need HTML, locale or randomness are there. include, import,
- * extends and block are ERR_UNSUPPORTED. Integers have 64 bits: a result beyond is an error.
+ * refused), tojson without ASCII escapes, raise_exception and strftime_now. Filters, tests, global
+ * functions and methods are Jinja2's; the few that are refused are in docs/templates.md. include,
+ * import and extends fail where they are met. Integers have 64 bits: a result beyond is an error.
  *
  * A parsed template never changes (any thread may render it) and lives in its arena. A render takes
  * its memory from its own arena and is bounded by TemplateLimits, so a hostile template ends with
@@ -35,7 +35,7 @@ typedef struct TemplateLimits {
 /* 20 million steps (seconds at most), 256 MiB, depth 1,000, 64 MiB. */
 TemplateLimits template_limits(void);
 
-/* `source` is borrowed during the call only. ERR_FORMAT or ERR_UNSUPPORTED: "doc: line 3: ...". */
+/* `source` is borrowed during the call only. ERR_FORMAT: "doc: line 3: ...". */
 MUST_CHECK bool template_open(Arena *a, const char *doc, Str source, Template **out, Error *err);
 
 Str template_source(const Template *t);   /* line ends are \n */
