@@ -356,14 +356,15 @@ static bool load_layer(Model *m, const Decoder *d, const DecoderLayerOptions *o,
     const char *attn = model_name(m, err, "model.layers.%d.self_attn", i);
     const char *mlp = model_name(m, err, "model.layers.%d.mlp", i);
     l->attn.window = o->windows ? o->windows[i] : 0;
-    l->sparse = o->moe && o->moe->sparse[i];
+    const DecoderMoeConfig *moe = o->moe && o->moe->sparse[i] ? o->moe : NULL;
+    l->sparse = moe != NULL;
     if (!name || !attn || !mlp ||
         !model_vec(m, &l->attn_norm, d->hidden, err, "%s.input_layernorm.weight", name) ||
         !decoder_attn_load(m, d, &l->attn, o->qk_norm, attn, err) ||
         !model_vec(m, &l->mlp_norm, d->hidden, err, "%s.post_attention_layernorm.weight", name))
         return false;
-    return l->sparse ? decoder_moe_load(m, d, &l->moe, o->moe, mlp, err)
-                     : decoder_mlp_load(m, d, &l->mlp, d->ffn, mlp, err);
+    return moe ? decoder_moe_load(m, d, &l->moe, moe, mlp, err)
+               : decoder_mlp_load(m, d, &l->mlp, d->ffn, mlp, err);
 }
 
 bool decoder_layers_load(Model *m, Decoder *d, const DecoderLayerOptions *o, DecoderLayer **layers,
