@@ -238,7 +238,11 @@ bool bpe_index(Bpe *b, Error *err)
 {
     enum { AHEAD = 16 }; /* slots on their way to the cache */
     uint64_t hashes[AHEAD];
-    if ((b->queue[0] && (!turn(b, err) || !turn(b, err))) || !bpe_reserve(b, b->n_merges, err))
+    for (int i = 0; b->queue[0] && i < 2; i++) {
+        if (!turn(b, err))
+            return false;
+    }
+    if (!bpe_reserve(b, b->n_merges, err))
         return false;
     free_queues(b);
     uint64_t size = 16;

@@ -109,6 +109,31 @@ static bool escape(Trans *t, bool in_class)
     return true;
 }
 
+/* [:name:] as the dialects have it: Oniguruma by Unicode, Rust by ASCII. NULL: there is no such. */
+static const char *posix_class(TextReDialect dialect, Str name)
+{
+    static const struct {
+        const char *name, *onig, *rust;
+    } classes[] = {
+        {"alpha", "\\p{Alphabetic}", "A-Za-z"},
+        {"alnum", "\\p{Alphabetic}\\p{Nd}", "0-9A-Za-z"},
+        {"digit", "\\p{Nd}", "0-9"},
+        {"lower", "\\p{Lowercase}", "a-z"},
+        {"upper", "\\p{Uppercase}", "A-Z"},
+        {"punct", "\\p{P}\\p{S}", "!-/:-@\\[-`{-~"},
+        {"space", class_space, "\\t-\\r\\x{20}"},
+        {"blank", "\\t\\p{Zs}", "\\t\\x{20}"},
+        {"cntrl", "\\p{Cc}", "\\x{0}-\\x{1F}\\x{7F}"},
+        {"xdigit", class_hex, class_hex},
+        {"ascii", "\\x{0}-\\x{7F}", "\\x{0}-\\x{7F}"},
+    };
+    for (size_t i = 0; i < COUNT_OF(classes); i++) {
+        if (str_is(name, classes[i].name))
+            return dialect == TEXTRE_ONIG ? classes[i].onig : classes[i].rust;
+    }
+    return NULL;
+}
+
 /* A class from t->p on '['. With "&&" it becomes (?:(?=[a])[b]); a nested class may only stand
  * alone between two "&&". */
 static bool class_of(Trans *t, int depth)
@@ -139,7 +164,14 @@ static bool class_of(Trans *t, int depth)
                 unsupported(t, "a POSIX class does not close");
                 goto done;
             }
-            strbuf_add(t->out, t->p, (size_t)(close - t->p) + 1);
+            const size_t len = (size_t)(close - t->p);
+            const char *members =
+                len > 3 ? posix_class(t->dialect, (Str){t->p + 2, len - 3}) : NULL;
+            if (!members) {
+                unsupported(t, "a POSIX class that is not known");
+                goto done;
+            }
+            strbuf_add_cstr(t->out, members);
             t->p = close + 1;
         } else if (c == '[' && t->dialect == TEXTRE_ONIG) {
             if (t->out->len > 0) {

@@ -157,6 +157,12 @@ bool tokenizer_read_normalizer(TokenizerSteps *o, const json_t *obj, Error *err)
         return false;
     if (str_is(type, "Sequence"))
         return each(o, json_object_get(obj, "normalizers"), tokenizer_read_normalizer, err);
+    /* Spaces that these make would be taken for the marks. */
+    static const char *const before[] = {"NFKC", "NFKD", "Nmt", "BertNormalizer", "Precompiled"};
+    for (size_t i = 0; o->replaces_space && i < COUNT_OF(before); i++) {
+        if (str_is(type, before[i]))
+            return unsupported(o, "normalizer: after U+2581 for spaces,", type.ptr, err);
+    }
     for (size_t i = 0; i < COUNT_OF(simple); i++) {
         if (!str_is(type, simple[i].name))
             continue;

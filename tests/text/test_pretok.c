@@ -78,7 +78,7 @@ static void test_translate(void **state)
         {"a{2,}?b{x", TEXTRE_ONIG, "a{2,}?b{x"},
         {"[\\p{L}&&[^\\p{Han}]]+", TEXTRE_ONIG, "(?:(?=[\\p{L}])[^\\p{sc:Han}])+"},
         {"[a-z&&[aeiou]]", TEXTRE_ONIG, "(?:(?=[a-z])[aeiou])"},
-        {"[[:alpha:]_]", TEXTRE_ONIG, "[[:alpha:]_]"},
+        {"[[:alpha:]_]", TEXTRE_ONIG, "[\\p{Alphabetic}_]"},
         {"[]a]", TEXTRE_ONIG, "[]a]"},
         {"\\h\\H", TEXTRE_ONIG, "[0-9A-Fa-f][^0-9A-Fa-f]"},
         {"\\h", TEXTRE_RUST, "\\h"},
