@@ -103,6 +103,11 @@ static bool touches_word(Str text, size_t start, size_t end)
     return utf8_decode(text.ptr + end, text.len - end, &cp) > 0 && unisets_is_word(cp);
 }
 
+static bool is_stripped(const AddedToks *set, uint32_t cp)
+{
+    return utf8_is_space(cp) && !(set->marks && cp == ' ');
+}
+
 const AddedTok *addedtok_next(const AddedToks *set, Str text, bool special, size_t *pos,
                               size_t from, size_t *start, size_t *end)
 {
@@ -125,13 +130,13 @@ const AddedTok *addedtok_next(const AddedToks *set, Str text, bool special, size
         uint32_t cp;
         while (t->lstrip && *start > from) {
             const size_t before = char_before(text, *start, &cp);
-            if (before == *start || before < from || !utf8_is_space(cp))
+            if (before == *start || before < from || !is_stripped(set, cp))
                 break;
             *start = before;
         }
         while (t->rstrip) {
             const int n = utf8_decode(text.ptr + *end, text.len - *end, &cp);
-            if (n == 0 || !utf8_is_space(cp))
+            if (n == 0 || !is_stripped(set, cp))
                 break;
             *end += (size_t)n;
         }

@@ -22,6 +22,7 @@ typedef struct AddedToks {
     AddedTok *at; /* sorted by text */
     int n;
     uint8_t starts[256]; /* 1: some token starts with this byte */
+    bool marks;          /* spaces stand for U+2581, and are not stripped */
 } AddedToks;
 
 /* Sorts, drops repeated texts (the first stays). ERR_FORMAT: an empty or overlong text. */

@@ -552,6 +552,7 @@ static bool read_added(Open *o, const json_t *list, Error *err)
     t->normalized.at = ARENA_ARRAY(o->arena, n, AddedTok, err);
     if (!t->raw.at || !t->normalized.at)
         return false;
+    t->normalized.marks = o->steps.replaces_space != 0;
     size_t i;
     json_t *item;
     json_array_foreach (list, i, item) {

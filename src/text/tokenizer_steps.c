@@ -68,6 +68,8 @@ static bool read_replace(TokenizerSteps *o, const json_t *obj, Error *err)
         return err_set(err, ERR_FORMAT, "%s: normalizer Replace has no \"content\"", o->doc);
     if (literal.ptr && literal.len == 0)
         return err_set(err, ERR_FORMAT, "%s: normalizer Replace: \"pattern\" is empty", o->doc);
+    if (o->replaces_space && memchr(content.ptr, ' ', content.len))
+        return unsupported(o, "normalizer: after U+2581 for spaces,", "Replace", err);
     NormStep *step =
         normchain_add(&o->t->norm, o->doc, regex.ptr ? NORM_REPLACE_RE : NORM_REPLACE, err);
     if (!step || !own_text(o, content, &step->to, err))
@@ -157,8 +159,9 @@ bool tokenizer_read_normalizer(TokenizerSteps *o, const json_t *obj, Error *err)
         return false;
     if (str_is(type, "Sequence"))
         return each(o, json_object_get(obj, "normalizers"), tokenizer_read_normalizer, err);
-    /* Spaces that these make would be taken for the marks. */
-    static const char *const before[] = {"NFKC", "NFKD", "Nmt", "BertNormalizer", "Precompiled"};
+    /* Spaces that these make, or drop, would be taken for the marks. */
+    static const char *const before[] = {"NFKC",           "NFKD",        "Nmt",
+                                         "BertNormalizer", "Precompiled", "Strip"};
     for (size_t i = 0; o->replaces_space && i < COUNT_OF(before); i++) {
         if (str_is(type, before[i]))
             return unsupported(o, "normalizer: after U+2581 for spaces,", type.ptr, err);
