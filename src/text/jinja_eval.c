@@ -887,7 +887,7 @@ static bool eval_node(Jinja *j, const JinjaNode *n, JinjaValue *out)
     case JN_NEG:
         return eval(j, n->a, &v) && jinja_op_negate(j, v, out);
     case JN_POS:
-        return eval(j, n->a, &v) && jinja_op(j, JO_ADD, jinja_int(0), v, out);
+        return eval(j, n->a, &v) && jinja_op(j, JO_SUB, v, jinja_int(0), out);
     case JN_BINARY:
         return eval_binary(j, n, out);
     case JN_AND:
