@@ -1,5 +1,9 @@
 #include "text/bytelevel.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 /* U+0100 + i stands for: 0x00-0x20, 0x7F-0xA0, 0xAD. */
 static bool is_shown(uint32_t byte)
 {
@@ -62,28 +66,28 @@ int64_t bytelevel_decode(Str text, char *out)
     return out - start;
 }
 
-/* The high bit of each byte that is no ASCII of the alphabet, or is '"' or '\\'; the lowest one set
- * is exact, those above it may be set without cause. */
-static uint64_t stops(uint64_t w)
-{
-    const uint64_t ones = 0x0101010101010101U;
-    const uint64_t quote = w ^ ones * '"';
-    const uint64_t slash = w ^ ones * '\\';
-    const uint64_t low = (w - ones * 0x21) & ~w;
-    const uint64_t high = w | (w + ones); /* from 0x7F on */
-    return (low | high | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & ones << 7;
-}
-
-/* Bytes before the first stop of the 16 at p; 16: there is none. */
+#ifdef __SSE2__
+/* Bytes before the first of the 16 at p that is no ASCII of the alphabet, or is '"' or '\\'; 16:
+ * none is. */
 static size_t run_length(const char *p)
 {
-    uint64_t w[2];
-    memcpy(w, p, sizeof w);
-    const uint64_t first = stops(w[0]);
-    const uint64_t second = stops(w[1]);
-    const size_t far = second ? 8 + ((size_t)__builtin_ctzll(second) >> 3) : 16;
-    return first ? (size_t)__builtin_ctzll(first) >> 3 : far;
+    const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)p);
+    const __m128i low = _mm_cmplt_epi8(v, _mm_set1_epi8(0x21)); /* from 0x80 on too: signed */
+    const __m128i del = _mm_cmpeq_epi8(v, _mm_set1_epi8(0x7F));
+    const __m128i quote = _mm_cmpeq_epi8(v, _mm_set1_epi8('"'));
+    const __m128i slash = _mm_cmpeq_epi8(v, _mm_set1_epi8('\\'));
+    const __m128i stop = _mm_or_si128(_mm_or_si128(low, del), _mm_or_si128(quote, slash));
+    return (size_t)__builtin_ctz((unsigned)_mm_movemask_epi8(stop) | 1U << 16);
 }
+#else
+static size_t run_length(const char *p)
+{
+    size_t n = 0;
+    while (n < 16 && p[n] >= 0x21 && p[n] < 0x7F && p[n] != '"' && p[n] != '\\')
+        n++;
+    return n;
+}
+#endif
 
 size_t bytelevel_scan(const char **p, const char *end, char *out, size_t max)
 {
