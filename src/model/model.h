@@ -93,6 +93,11 @@ MUST_CHECK bool model_matrix(Model *m, Weight *out, int64_t n, int k, bool bias,
  * rows: what multiplies windows ([out][in][taps]) or flattened patches. Bias as in model_matrix. */
 MUST_CHECK bool model_kernel(Model *m, Weight *out, const int *dims, int n_dims, bool bias,
                              Error *err, const char *fmt, ...) PRINTF(7, 8);
+/* The same of [out][in][frames][rows][cols] without a bias, where the file may have a tensor
+ * [out][in][rows][cols] for each frame ("<stem>.weight", "<stem>.weight.1" ...) instead of one:
+ * then they are joined in the model's arena. */
+MUST_CHECK bool model_kernel_frames(Model *m, Weight *out, const int *dims, Error *err,
+                                    const char *stem);
 /* Experts, either stacked tensors "<prefix>.<proj>" [E, n, k] or separate "<prefix>.<e>.<proj>". */
 MUST_CHECK bool model_experts(Model *m, Weight *out, const char *prefix, int n_experts, int k,
                               const ModelRows *projs, int n_projs, Error *err);

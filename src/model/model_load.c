@@ -187,6 +187,32 @@ static bool check_kernel(const Model *m, const Tensor *t, const int *dims, int n
     return true;
 }
 
+/* A weight of one segment: the kernel's numbers at `data`. */
+static bool kernel_weight(Model *m, Weight *out, const char *stem, const uint8_t *data,
+                          FormatId format, int64_t n, int k, bool bias, Error *err)
+{
+    const ModelRows rows = {stem, n};
+    if (!begin_weight(m, out, stem, k, SHARD_REPLICATED, &rows, 1, 0, err))
+        return false;
+    out->segs[0] = (RowView){.data = data,
+                             .row_bytes = format_row_bytes(format, k),
+                             .n = n,
+                             .k = k,
+                             .group = 1,
+                             .format = format};
+    return load_bias(m, out, &rows, 1, err) && expect_bias(m, out, bias, err) &&
+           list_weight(m, out, err);
+}
+
+static const Tensor *find_kernel(const Model *m, const char *name, Error *err)
+{
+    const Tensor *t = checkpoint_find(m->ck, name);
+    if (!t)
+        (void)err_set(err, ERR_FORMAT, "%s: tensor \"%s\" is missing", checkpoint_path(m->ck),
+                      name);
+    return t;
+}
+
 bool model_kernel(Model *m, Weight *out, const int *dims, int n_dims, bool bias, Error *err,
                   const char *fmt, ...)
 {
@@ -196,25 +222,66 @@ bool model_kernel(Model *m, Weight *out, const int *dims, int n_dims, bool bias,
     va_end(args);
     const char *name = stem ? model_name(m, err, "%s.weight", stem) : NULL;
     int64_t k;
-    if (!name)
+    const Tensor *t = name ? find_kernel(m, name, err) : NULL;
+    return t && check_kernel(m, t, dims, n_dims, &k, err) &&
+           kernel_weight(m, out, stem, t->data, tensor_dtype(t->dtype)->format, dims[0], (int)k,
+                         bias, err);
+}
+
+/* A kernel whose frames are tensors of their own, as it becomes one. */
+typedef struct Frames {
+    const char *stem;
+    const int *dims; /* [out][in][frames][rows][cols] */
+    DType type;
+    uint8_t *data;
+} Frames;
+
+/* Frame i of every [out][in] to its place; the first one takes the room. */
+static bool copy_frame(Model *m, Frames *f, int i, Error *err)
+{
+    const int *d = f->dims;
+    const int one[] = {d[0], d[1], d[3], d[4]};
+    const char *name = i ? model_name(m, err, "%s.weight.%d", f->stem, i)
+                         : model_name(m, err, "%s.weight", f->stem);
+    int64_t k;
+    const Tensor *t = name ? find_kernel(m, name, err) : NULL;
+    if (!t || !check_kernel(m, t, one, COUNT_OF(one), &k, err))
         return false;
-    const Tensor *t = checkpoint_find(m->ck, name);
-    if (!t)
-        return err_set(err, ERR_FORMAT, "%s: tensor \"%s\" is missing", checkpoint_path(m->ck),
-                       name);
-    const ModelRows rows = {stem, dims[0]};
-    if (!check_kernel(m, t, dims, n_dims, &k, err) ||
-        !begin_weight(m, out, stem, (int)k, SHARD_REPLICATED, &rows, 1, 0, err))
+    if (k > INT32_MAX / d[2])
+        return err_set(err, ERR_FORMAT, "%s: a kernel of more than 2^31 numbers", m->doc);
+    if (i == 0) {
+        const int64_t bytes = (int64_t)t->bytes * d[2];
+        f->type = t->dtype;
+        f->data = ARENA_ARRAY(m->arena, bytes, uint8_t, err);
+        if (!f->data)
+            return false;
+        m->derived_bytes += bytes;
+        m->derived_weight_bytes += bytes;
+    }
+    if (t->dtype != f->type)
+        return err_set(err, ERR_FORMAT, "%s: tensor \"%s\" is %s, the first frame is %s",
+                       checkpoint_path(m->ck), name, tensor_dtype(t->dtype)->name,
+                       tensor_dtype(f->type)->name);
+    const size_t n = (size_t)d[0] * (size_t)d[1];
+    const size_t bytes = t->bytes / n;
+    for (size_t j = 0; j < n; j++)
+        memcpy(f->data + (j * (size_t)d[2] + (size_t)i) * bytes, t->data + j * bytes, bytes);
+    return true;
+}
+
+bool model_kernel_frames(Model *m, Weight *out, const int *dims, Error *err, const char *stem)
+{
+    Frames f = {.stem = stem, .dims = dims};
+    const char *second = model_name(m, err, "%s.weight.1", stem);
+    if (!second)
         return false;
-    const DTypeInfo *d = tensor_dtype(t->dtype);
-    out->segs[0] = (RowView){.data = t->data,
-                             .row_bytes = format_row_bytes(d->format, k),
-                             .n = dims[0],
-                             .k = (int)k,
-                             .group = 1,
-                             .format = d->format};
-    return load_bias(m, out, &rows, 1, err) && expect_bias(m, out, bias, err) &&
-           list_weight(m, out, err);
+    if (!checkpoint_has(m->ck, second))
+        return model_kernel(m, out, dims, 5, false, err, "%s", stem);
+    for (int i = 0; i < dims[2]; i++)
+        if (!copy_frame(m, &f, i, err))
+            return false;
+    return kernel_weight(m, out, stem, f.data, tensor_dtype(f.type)->format, dims[0],
+                         dims[1] * dims[2] * dims[3] * dims[4], false, err);
 }
 
 bool model_experts(Model *m, Weight *out, const char *prefix, int n_experts, int k,

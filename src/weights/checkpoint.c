@@ -28,6 +28,15 @@ struct Checkpoint {
 
 /* ---- open ---- */
 
+/* The file beside it that holds the vision tower; other mmproj files are not looked at. */
+static bool add_vision(Arena *a, Checkpoint *ck, Error *err)
+{
+    const char *path;
+    Gguf vision;
+    return gguf_projector(a, ck->doc, &path, err) && gguf_add(a, &ck->gguf, path, &vision, err) &&
+           gguf_names_vision(&vision, ck->config, err);
+}
+
 static bool open_gguf(Arena *a, Checkpoint *ck, const char *path, Error *err)
 {
     Gguf *g = &ck->gguf;
@@ -36,6 +45,7 @@ static bool open_gguf(Arena *a, Checkpoint *ck, const char *path, Error *err)
     ck->doc = g->doc;
     ck->is_gguf = true;
     if (!gguf_names_config(g, &ck->config, err) ||
+        (gguf_names_has_vision(ck->config) && !add_vision(a, ck, err)) ||
         !tensor_map_init(&ck->map, a, g->tensors, g->n_tensors, err))
         return false;
     for (int64_t i = 0; i < g->n_tensors; i++) {

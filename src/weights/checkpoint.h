@@ -1,5 +1,6 @@
 /* checkpoint.h: a model's files as one thing, whichever way they are stored: a directory with
- * config.json and safetensors (Hugging Face or MLX layout), or a GGUF file (or its first split).
+ * config.json and safetensors (Hugging Face or MLX layout), or a GGUF file (or its first split),
+ * with the vision projector beside it where the model has a vision tower.
  * Names and configuration keys are those of Hugging Face for both (gguf_names.h says how GGUF is
  * mapped).
  *

@@ -425,6 +425,39 @@ void gguf_close(Gguf *g)
     *g = (Gguf){0};
 }
 
+bool gguf_add(Arena *a, Gguf *g, const char *path, Gguf *added, Error *err)
+{
+    if (!gguf_open(a, path, added, err))
+        return false;
+    const int n_files = g->n_files + added->n_files;
+    const int64_t n = g->n_tensors + added->n_tensors;
+    FileMap *maps = ARENA_ARRAY(a, n_files, FileMap, err);
+    const char **paths = ARENA_ARRAY(a, n_files, const char *, err);
+    Tensor *tensors = ARENA_ARRAY(a, n, Tensor, err);
+    if (!maps || !paths || !tensors) {
+        gguf_close(added);
+        return false;
+    }
+    for (int i = 0; i < n_files; i++) {
+        const Gguf *from = i < g->n_files ? g : added;
+        maps[i] = from->maps[from == g ? i : i - g->n_files];
+        paths[i] = from->paths[from == g ? i : i - g->n_files];
+    }
+    for (int64_t i = 0; i < g->n_tensors; i++)
+        tensors[i] = g->tensors[i];
+    for (int64_t i = 0; i < added->n_tensors; i++) {
+        added->tensors[i].file += g->n_files;
+        tensors[g->n_tensors + i] = added->tensors[i];
+    }
+    g->maps = maps;
+    g->paths = paths;
+    g->n_files = n_files;
+    g->tensors = tensors;
+    g->n_tensors = n;
+    added->n_files = 0; /* they are g's to close */
+    return true;
+}
+
 /* `quant` is a whole word of `name`, in any case. '_' is inside a word ("Q4_K_M") but may come
  * before one. */
 static bool names_quant(const char *name, Str quant)
@@ -437,35 +470,66 @@ static bool names_quant(const char *name, Str quant)
     return false;
 }
 
-bool gguf_in_dir(Arena *a, const char *dir, Str quant, const char **path, Error *err)
+/* The models, or the projectors, of a directory. */
+typedef struct Found {
+    const char *name; /* the last one */
+    int count;
+    char list[120]; /* names of all that fit */
+} Found;
+
+static bool look(Arena *a, const char *dir, bool projectors, Str quant, Found *out, Error *err)
 {
     const char *const *names;
     int n;
+    *out = (Found){.count = 0};
     if (!dirlist_read(a, dir, ".gguf", &names, &n, err))
         return false;
-    const char *found = NULL;
-    char list[120] = "";
-    int count = 0;
     for (int i = 0; i < n; i++) {
         size_t prefix;
         int splits;
         const bool later_split = split_name(names[i], &prefix, &splits) &&
                                  strncmp(names[i] + prefix, "-00001-of-", 10) != 0;
-        if (later_split || strncasecmp(names[i], "mmproj", 6) == 0 ||
+        if (later_split || (strncasecmp(names[i], "mmproj", 6) == 0) != projectors ||
             (quant.len && !names_quant(names[i], quant)))
             continue;
-        found = names[i];
-        const size_t used = strlen(list);
-        if (used + strlen(found) + 3 < sizeof list)
-            (void)snprintf(list + used, sizeof list - used, "%s%s", count ? ", " : "", found);
-        count++;
+        out->name = names[i];
+        const size_t used = strlen(out->list);
+        if (used + strlen(out->name) + 3 < sizeof out->list)
+            (void)snprintf(out->list + used, sizeof out->list - used, "%s%s",
+                           out->count ? ", " : "", out->name);
+        out->count++;
     }
-    if (count == 0)
+    return true;
+}
+
+bool gguf_in_dir(Arena *a, const char *dir, Str quant, const char **path, Error *err)
+{
+    Found f;
+    if (!look(a, dir, false, quant, &f, err))
+        return false;
+    if (f.count == 0)
         return err_set(err, ERR_NOT_FOUND, "%s: no .gguf model%s%.*s", dir,
                        quant.len ? " named " : "", (int)quant.len, quant.len ? quant.ptr : "");
-    if (count > 1)
-        return err_set(err, ERR_USAGE, "%s: %d GGUF models, say which: %s", dir, count, list);
-    *path = arena_printf(a, err, "%s/%s", dir, found);
+    if (f.count > 1)
+        return err_set(err, ERR_USAGE, "%s: %d GGUF models, say which: %s", dir, f.count, f.list);
+    *path = arena_printf(a, err, "%s/%s", dir, f.name);
+    return *path != NULL;
+}
+
+bool gguf_projector(Arena *a, const char *model, const char **path, Error *err)
+{
+    const char *slash = strrchr(model, '/');
+    const char *dir = slash ? arena_strdup(a, model, (size_t)(slash + 1 - model), err) : "./";
+    Found f;
+    if (!dir || !look(a, dir, true, (Str){0}, &f, err))
+        return false;
+    if (f.count == 0)
+        return err_set(err, ERR_NOT_FOUND, "%s: no vision projector (mmproj*.gguf) beside it",
+                       model);
+    if (f.count > 1)
+        return err_set(err, ERR_USAGE, "%s: %d vision projectors beside it, wanted one: %s", model,
+                       f.count, f.list);
+    *path = arena_printf(a, err, "%s%s", dir, f.name);
     return *path != NULL;
 }
 

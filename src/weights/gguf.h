@@ -59,12 +59,18 @@ MUST_CHECK bool gguf_parse(Arena *a, const char *doc, const uint8_t *bytes, uint
  * names the split that is missing. */
 MUST_CHECK bool gguf_open(Arena *a, const char *path, Gguf *out, Error *err);
 void gguf_close(Gguf *g);
+/* Opens `path` and puts its files and tensors behind those of g; g keeps its own metadata. *added
+ * is `path` alone: its metadata and tensors, closed with g. On failure g is as it was. */
+MUST_CHECK bool gguf_add(Arena *a, Gguf *g, const char *path, Gguf *added, Error *err);
 
 /* The one GGUF model (or first split) in a directory; vision projectors (mmproj) do not count. With
  * `quant`
  * ("Q4_K_M", any case) the one whose name contains it. ERR_NOT_FOUND: none; ERR_USAGE: several,
  * named. */
 MUST_CHECK bool gguf_in_dir(Arena *a, const char *dir, Str quant, const char **path, Error *err);
+/* The one vision projector ("mmproj*.gguf", any case) in the directory of the file `model`. Errors
+ * as gguf_in_dir. */
+MUST_CHECK bool gguf_projector(Arena *a, const char *model, const char **path, Error *err);
 
 const GgufKv *gguf_find(const Gguf *g, const char *key); /* NULL: no such key */
 

@@ -18,6 +18,10 @@ static const Pair top_names[] = {
 #define TOP(gguf, hf) {gguf, hf},
 #include "weights/gguf_names.def"
 };
+static const Pair vision_names[] = {
+#define VISION(gguf, hf) {gguf, hf},
+#include "weights/gguf_names.def"
+};
 static const Pair enc_names[] = {
 #define ENC(gguf, hf) {gguf, hf},
 #include "weights/gguf_names.def"
@@ -50,6 +54,10 @@ static const IntKey ints[] = {
 };
 static const IntKey t5_ints[] = {
 #define T5_INT(key, name, required) {key, name, required},
+#include "weights/gguf_names.def"
+};
+static const IntKey vision_ints[] = {
+#define VISION_INT(key, name, required) {key, name, required},
 #include "weights/gguf_names.def"
 };
 static const Pair tokens[] = {
@@ -87,6 +95,7 @@ typedef struct Stack {
 
 static const Stack stacks[] = {
     {"blk.", "model.layers.", layer_names, COUNT_OF(layer_names)},
+    {"v.blk.", "visual.blocks.", vision_names, COUNT_OF(vision_names)},
 };
 static const Stack t5_stacks[] = {
     {"enc.blk.", "encoder.block.", enc_names, COUNT_OF(enc_names)},
@@ -118,16 +127,16 @@ static char *layer_name(Arena *a, const Stack *s, Str gguf, bool plain, Error *e
                         hf, (int)rest.len, rest.ptr);
 }
 
-static bool is_t5(const json_t *config)
+static bool is_type(const json_t *config, const char *model_type)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    return type && strcmp(type, "t5") == 0;
+    return type && strcmp(type, model_type) == 0;
 }
 
 bool gguf_names_tensor(Arena *a, const json_t *config, Str gguf, Str *out, Error *err)
 {
     Str rest;
-    const bool t5 = is_t5(config);
+    const bool t5 = is_type(config, "t5");
     const char *act = json_string_value(json_object_get(config, "feed_forward_proj"));
     const char *hf = t5 ? match(t5_top_names, COUNT_OF(t5_top_names), gguf, &rest)
                         : match(top_names, COUNT_OF(top_names), gguf, &rest);
@@ -361,6 +370,34 @@ static bool make_rope(Maker *m)
     return true;
 }
 
+/* Which share of the frequencies each of three positions turns; the file has a fourth, of none. */
+static bool make_sections(Maker *m)
+{
+    enum { AXES = 3 };
+    char key[128];
+    const GgufKv *kv = gguf_find(m->g, arch_key(m, "rope.dimension_sections", key, sizeof key));
+    if (!kv)
+        return missing(m, key);
+    if (kv->type != GGUF_ARRAY || (kv->item != GGUF_I32 && kv->item != GGUF_U32) || kv->n < AXES ||
+        kv->n > AXES + 1 || (kv->n > AXES && gguf_item_i64(kv, AXES) != 0))
+        return err_set(m->err, ERR_FORMAT, "%s: \"%s\" is no array of three integers and a 0",
+                       m->g->doc, key);
+    json_t *scaling = json_object_get(m->config, "rope_scaling");
+    if (!scaling) {
+        scaling = json_object();
+        set(m, m->config, "rope_scaling", scaling); /* owned from here on */
+        if (m->failed)
+            return true;
+        set(m, scaling, "rope_type", json_string("default"));
+    }
+    json_t *list = json_array();
+    for (uint64_t i = 0; i < AXES; i++)
+        if (json_array_append_new(list, json_integer(gguf_item_i64(kv, i))) != 0)
+            m->failed = true;
+    set(m, scaling, "mrope_section", list);
+    return true;
+}
+
 static void add_eos(Maker *m, json_t *list, int64_t id)
 {
     const size_t n = json_array_size(list);
@@ -478,7 +515,7 @@ static bool make_rest(Maker *m, const char *model_type, bool interleaved)
     set(m, m->config, "hidden_act", json_string("silu"));
     if (interleaved)
         set(m, m->config, "rope_interleaved", json_true());
-    return true;
+    return !gguf_names_has_vision(m->config) || make_sections(m);
 }
 
 static bool unknown_arch(const Gguf *g, Str arch, Error *err)
@@ -520,4 +557,60 @@ bool gguf_names_config(const Gguf *g, json_t **out, Error *err)
     }
     *out = m.config;
     return true;
+}
+
+/* ---- a vision tower ---- */
+
+bool gguf_names_has_vision(const json_t *config)
+{
+    return is_type(config, "qwen2_vl");
+}
+
+/* The converter's "clip.vision.feed_forward_length" is the text's width: a tensor says it instead.
+ */
+static bool make_mlp_ratio(Maker *m)
+{
+    static const char name[] = "v.blk.0.ffn_up.weight";
+    const Tensor *up = find_tensor(m->g, name);
+    const int64_t width = made(m, "embed_dim");
+    if (!up)
+        return err_set(m->err, ERR_FORMAT, "%s: tensor \"%s\" is missing", m->g->doc, name);
+    if (width == 0 || up->dims[0] % width != 0)
+        return err_set(m->err, ERR_FORMAT,
+                       "%s: tensor \"%s\" has %" PRId64
+                       " rows, wanted a multiple of \"clip.vision.embedding_length\", %" PRId64,
+                       m->g->doc, name, up->dims[0], width);
+    set(m, m->config, "mlp_ratio", json_integer(up->dims[0] / width));
+    return true;
+}
+
+static bool make_vision(Maker *m)
+{
+    bool gelu, silu;
+    if (!make_ints(m, vision_ints, COUNT_OF(vision_ints)) || !make_mlp_ratio(m) ||
+        !gguf_bool_or(m->g, "clip.use_gelu", false, &gelu, m->err) ||
+        !gguf_bool_or(m->g, "clip.use_silu", false, &silu, m->err))
+        return false;
+    const char *other = gelu ? "gelu" : "silu";
+    set(m, m->config, "hidden_act", json_string(gelu || silu ? other : "quick_gelu"));
+    set(m, m->config, "temporal_patch_size", json_integer(2));
+    return true;
+}
+
+bool gguf_names_vision(const Gguf *g, json_t *config, Error *err)
+{
+    Str arch, projector;
+    if (!gguf_str_or(g, "general.architecture", (Str){0}, &arch, err) ||
+        !gguf_str_or(g, "clip.projector_type", (Str){0}, &projector, err))
+        return false;
+    if (!str_is(arch, "clip") || !str_is(projector, "qwen2vl_merger"))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s: architecture \"%.*s\" with projector \"%.*s\", known is clip with "
+                       "qwen2vl_merger",
+                       g->doc, (int)(arch.len < 40 ? arch.len : 40), arch.ptr,
+                       (int)(projector.len < 40 ? projector.len : 40), projector.ptr);
+    Maker m = {.g = g, .arch = "clip", .config = json_object(), .err = err};
+    set(&m, config, "vision_config", m.config); /* owned from here on */
+    const bool ok = m.failed || make_vision(&m);
+    return m.failed ? err_nomem(err, g->doc, 0) : ok;
 }

@@ -10,6 +10,10 @@
  * - qwen3next: norms hold w + 1, not the published w. In linear layers in_proj_qkv (rows: all q,
  *   all k, all v) and in_proj_z stand for the packed in_proj_qkvz (which older files have);
  *   conv1d.weight is [C, K]; "linear_attn.A_neg_exp" (no ".weight") holds -exp(A_log).
+ * - qwen2vl: the vision tower is a second file (mmproj). "visual.blocks.<i>.attn.q", ".k" and ".v"
+ *   stand for the rows of attn.qkv, "visual.patch_embed.proj.weight" and ".weight.1" are
+ *   [width, channels, patch, patch], one for each of two frames. The norms' epsilon is not read: it
+ *   is a constant over there.
  * - t5: the largest distance of the learned bias is in no key and takes its usual value, 128.
  * Tensors without a Hugging Face name keep their own. */
 #ifndef MERE_WEIGHTS_GGUF_NAMES_H
@@ -26,5 +30,11 @@ MUST_CHECK bool gguf_names_tensor(Arena *a, const json_t *config, Str gguf, Str 
  * architecture that is not in the table. ERR_FORMAT names the metadata key that is missing or
  * wrong. */
 MUST_CHECK bool gguf_names_config(const Gguf *g, json_t **out, Error *err);
+
+/* Whether the model of gguf_names_config has a vision tower, which lies in a file of its own. */
+bool gguf_names_has_vision(const json_t *config);
+/* Sets "vision_config" from that file. Errors as gguf_names_config; `config` may have half of it
+ * then. */
+MUST_CHECK bool gguf_names_vision(const Gguf *g, json_t *config, Error *err);
 
 #endif

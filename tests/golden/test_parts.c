@@ -23,7 +23,9 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { VOCAB = 320, HIDDEN = 64, MAX_ROWS = 128, MAX_TOKENS = 64, IMAGE_TOKEN = 312 };
@@ -320,33 +322,75 @@ static void test_speech_fast(void **state)
     close_case(f);
 }
 
-/* The converter's GGUF file with the weights of f->dir; golden data are those of
- * scripts/make-gguf-heads.py. */
-static void convert(Fixture *f)
+/* ---- files of the converter ---- */
+
+static const float *numbers(Fixture *f, const Checkpoint *ck, const char *name, int64_t n)
+{
+    Error err;
+    float *x = take(f, n, sizeof *x);
+    must(checkpoint_vector(ck, name, n, x, &err), &err);
+    return x;
+}
+
+/* The n numbers of a tensor of the vision tower: q, k and v are parts of one of ours, as are the
+ * frames of the patches. */
+static const float *vision_numbers(Fixture *f, const Checkpoint *ck, const char *name, int64_t n)
+{
+    enum { PLANE = 14 * 14 };
+    static const char *const parts[] = {".attn.q.", ".attn.k.", ".attn.v."};
+    static const char patches[] = "visual.patch_embed.proj.weight";
+    for (int i = 0; i < (int)COUNT_OF(parts); i++) {
+        const char *at = strstr(name, parts[i]);
+        char whole[80];
+        if (!at)
+            continue;
+        (void)snprintf(whole, sizeof whole, "%.*s.attn.qkv.%s", (int)(at - name), name,
+                       at + strlen(parts[i]));
+        return numbers(f, ck, whole, 3 * n) + i * n;
+    }
+    if (strncmp(name, patches, sizeof patches - 1) != 0)
+        return numbers(f, ck, name, n);
+    const float *all = numbers(f, ck, patches, 2 * n);
+    const bool second = name[sizeof patches - 1] != '\0';
+    float *x = take(f, n, sizeof *x);
+    for (int64_t i = 0; i < n / PLANE; i++)
+        memcpy(x + i * PLANE, all + (2 * i + second) * PLANE, PLANE * sizeof *x);
+    return x;
+}
+
+/* The converter's GGUF file `name` with our weights. */
+static void write_converted(Fixture *f, const Checkpoint *ck, const char *name, const char *path)
 {
     Error err;
     GgufHead h;
-    Checkpoint *ck;
-    json_t *config;
-    must(gguf_head_open(&f->arena, TEST_DATA, f->name, &h, &err) &&
-             gguf_names_config(&h.gguf, &config, &err) &&
-             checkpoint_open(&f->arena, f->dir, &ck, &err),
+    json_t *config = NULL;
+    const bool vision = str_starts(str_from(name), "mmproj");
+    must(gguf_head_open(&f->arena, TEST_DATA, name, &h, &err) &&
+             (vision || gguf_names_config(&h.gguf, &config, &err)),
          &err);
     for (int64_t i = 0; i < h.gguf.n_tensors; i++) {
         const Tensor *t = &h.gguf.tensors[i];
         const int64_t n = tensor_elements(t);
-        float *x = take(f, n, sizeof *x);
-        Str name;
-        must(gguf_names_tensor(&f->arena, config, t->name, &name, &err) &&
-                 checkpoint_vector(ck, name.ptr, n, x, &err),
-             &err);
-        gguf_head_put(&h, t, x);
+        Str ours;
+        must(gguf_names_tensor(&f->arena, config, t->name, &ours, &err), &err);
+        gguf_head_put(&h, t,
+                      vision ? vision_numbers(f, ck, ours.ptr, n) : numbers(f, ck, ours.ptr, n));
     }
     json_decref(config);
-    checkpoint_close(ck);
+    must(gguf_head_write(&h, path, &err), &err);
+}
+
+/* The converter's file as f->dir; golden data are those of scripts/make-gguf-heads.py. */
+static void convert(Fixture *f)
+{
+    Error err;
+    Checkpoint *ck;
+    must(checkpoint_open(&f->arena, f->dir, &ck, &err), &err);
     f->dir = arena_printf(&f->arena, &err, "%s/tiny/converted-%s-%d.gguf", TEST_TMP, f->name,
                           (int)getpid());
-    must(f->dir && gguf_head_write(&h, f->dir, &err), &err);
+    must(f->dir != NULL, &err);
+    write_converted(f, ck, f->name, f->dir);
+    checkpoint_close(ck);
     Str bytes;
     const char *path =
         arena_printf(&f->arena, &err, "%s/tiny-gguf/%s.safetensors", TEST_DATA, f->name);
@@ -539,6 +583,109 @@ static void test_picture_fast(void **state)
     close_case(f);
 }
 
+/* Text and vision tower as two files of one directory, which is f->dir then. */
+typedef struct Pair {
+    const char *text, *vision;
+} Pair;
+
+static Pair convert_pair(Fixture *f)
+{
+    Error err;
+    Checkpoint *ck;
+    must(checkpoint_open(&f->arena, f->dir, &ck, &err), &err);
+    f->dir =
+        arena_printf(&f->arena, &err, "%s/tiny/converted-%s-%d", TEST_TMP, f->name, (int)getpid());
+    must(f->dir != NULL, &err);
+    assert_int_equal(mkdir(f->dir, 0777), 0);
+    const Pair p = {arena_printf(&f->arena, &err, "%s/%s.gguf", f->dir, f->name),
+                    arena_printf(&f->arena, &err, "%s/mmproj-%s.gguf", f->dir, f->name)};
+    must(p.text && p.vision, &err);
+    write_converted(f, ck, "qwen2_vl", p.text);
+    write_converted(f, ck, "mmproj-qwen2_vl", p.vision);
+    checkpoint_close(ck);
+    return p;
+}
+
+static void remove_pair(const Fixture *f, const Pair *p)
+{
+    assert_int_equal(unlink(p->text), 0);
+    assert_int_equal(unlink(p->vision), 0);
+    assert_int_equal(rmdir(f->dir), 0);
+}
+
+static void test_picture_gguf(void **state)
+{
+    Fixture *f = open_case(*state);
+    const Pair p = convert_pair(f);
+    open_run(f, NUM_EXACT, NULL);
+    picture_alone(f);
+    run_parts_close(f->run);
+    const char *dir = f->dir;
+    f->dir = p.text; /* the file alone names the model, too */
+    open_run(f, NUM_FAST, NULL);
+    f->dir = dir;
+    remove_pair(f, &p);
+    close_case(f);
+}
+
+static void write_bytes(const char *path, const char *bytes, size_t n)
+{
+    FILE *file = fopen(path, "wbe");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void not_opened(Fixture *f, const char *says)
+{
+    Error err;
+    const RunOptions opt = {
+        .threads = 1, .page_tokens = 4, .max_tokens = MAX_TOKENS, .n_seqs = 1, .max_rows = 4};
+    if (run_parts_open(&f->arena, f->dir, &opt, &f->run, &err))
+        fail_msg("opened, wanted \"%s\"", says);
+    if (!strstr(err.msg, says))
+        fail_msg("\"%s\", wanted \"%s\"", err.msg, says);
+}
+
+/* A vision tower that lacks something: names are those of Hugging Face once they are known. */
+static void test_picture_gguf_damaged(void **state)
+{
+    static const char *const cases[][3] = {
+        {"v.patch_embd.weight.1", "v.patch_embd.weight.2",
+         "\"visual.patch_embed.proj.weight\" has 4 dimensions"},
+        {"v.blk.1.attn_k.bias", "v.blk.1.attn_k.bios",
+         "\"visual.blocks.1.attn.k.bias\" is missing"},
+        {"v.blk.1.attn_v.weight", "v.blk.1.attn_v.height", "\"visual.blocks.1.attn.v.weight\""},
+        {"v.blk.0.attn_q.weight", "v.blk.0.attn_q.height", "\"visual.blocks.0.attn.qkv.weight\""},
+        {"mm.2.weight", "mm.3.weight", "\"visual.merger.mlp.2.weight\""},
+        {"v.blk.0.ffn_up.weight", "v.blk.0.ffn_up.height",
+         "mmproj-qwen2_vl.gguf: tensor \"v.blk.0.ffn_up.weight\" is missing"},
+        {"clip.vision.block_count", "clip.vision.block_kount",
+         "mmproj-qwen2_vl.gguf: key \"clip.vision.block_count\" is missing"},
+        {"qwen2vl_merger", "qwen9vl_merger", "mmproj-qwen2_vl.gguf: architecture \"clip\" with"},
+    };
+    Fixture *f = open_case(*state);
+    const Pair p = convert_pair(f);
+    Error err;
+    Str bytes;
+    must(file_read(&f->arena, p.vision, 1 << 20, &bytes, &err), &err);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const size_t n = strlen(cases[i][0]);
+        char *at = memmem(bytes.ptr, bytes.len, cases[i][0], n);
+        assert_non_null(at);
+        memcpy(at, cases[i][1], n);
+        write_bytes(p.vision, bytes.ptr, bytes.len);
+        not_opened(f, cases[i][2]);
+        memcpy(at, cases[i][0], n);
+    }
+    write_bytes(p.vision, bytes.ptr, bytes.len / 2);
+    not_opened(f, "mmproj-qwen2_vl.gguf: tensor");
+    write_bytes(p.vision, bytes.ptr, 0);
+    not_opened(f, "mmproj-qwen2_vl.gguf: magic");
+    remove_pair(f, &p);
+    close_case(f);
+}
+
 /* Two images, a video of two frames, and placeholders that do not fit. */
 static void test_positions(void **state)
 {
@@ -583,6 +730,8 @@ int main(void)
         {"qwen2_vl exact", test_picture_exact, NULL, NULL, qwen2_vl},
         {"qwen2_vl exact, scalar", test_picture_scalar, NULL, NULL, qwen2_vl},
         {"qwen2_vl fast", test_picture_fast, NULL, NULL, qwen2_vl},
+        {"qwen2_vl by the converter", test_picture_gguf, NULL, NULL, qwen2_vl},
+        {"qwen2_vl by the converter, damaged", test_picture_gguf_damaged, NULL, NULL, qwen2_vl},
         {"positions", test_positions, NULL, NULL, NULL},
     };
     json_setup();

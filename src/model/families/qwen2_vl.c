@@ -153,14 +153,32 @@ static bool qwen2_vl_config(Model *m, const json_t *config, Error *err)
     return nested(m, vision, "vision_config", c, vision_config, err);
 }
 
+/* One tensor, or one for each of q, k and v (GGUF). */
+static bool vision_qkv_load(Model *m, const Vision *v, Weight *out, const char *name, Error *err)
+{
+    const char *whole = model_name(m, err, "%s.attn.qkv", name);
+    const ModelRows rows[] = {{model_name(m, err, "%s.attn.q", name), v->width},
+                              {model_name(m, err, "%s.attn.k", name), v->width},
+                              {model_name(m, err, "%s.attn.v", name), v->width}};
+    const char *first = model_name(m, err, "%s.attn.q.weight", name);
+    if (!whole || !first)
+        return false;
+    if (!checkpoint_has(m->ck, first))
+        return model_matrix(m, out, 3 * (int64_t)v->width, v->width, true, SHARD_HEAD, err, "%s",
+                            whole);
+    if (!model_weight(m, out, whole, v->width, SHARD_HEAD, rows, COUNT_OF(rows), err))
+        return false;
+    return out->bias || err_set(err, ERR_FORMAT, "%s: tensor \"%s.bias\" is missing",
+                                checkpoint_path(m->ck), rows[0].stem);
+}
+
 static bool vision_layer_load(Model *m, const Vision *v, VisionLayer *l, const char *name,
                               Error *err)
 {
     const char *mlp = model_name(m, err, "%s.mlp", name);
     return mlp && encoder_norm_load(m, &l->attn_norm, v->width, err, "%s.norm1", name) &&
            encoder_norm_load(m, &l->mlp_norm, v->width, err, "%s.norm2", name) &&
-           model_matrix(m, &l->qkv, 3 * (int64_t)v->width, v->width, true, SHARD_HEAD, err,
-                        "%s.attn.qkv", name) &&
+           vision_qkv_load(m, v, &l->qkv, name, err) &&
            model_matrix(m, &l->out, v->width, v->width, true, SHARD_COL, err, "%s.attn.proj",
                         name) &&
            encoder_mlp_load(m, &l->mlp, v->width, v->ffn, ACT_QUICK_GELU, mlp, err);
@@ -171,8 +189,7 @@ static bool vision_weights(Model *m, Vision *v, Error *err)
     const int patch[] = {v->width, v->channels, v->frames, v->patch, v->patch};
     const int all = v->width * v->merge * v->merge;
     v->layers = ARENA_ARRAY(m->arena, v->n_layers, VisionLayer, err);
-    if (!v->layers ||
-        !model_kernel(m, &v->patches, patch, 5, false, err, "visual.patch_embed.proj"))
+    if (!v->layers || !model_kernel_frames(m, &v->patches, patch, err, "visual.patch_embed.proj"))
         return false;
     for (int i = 0; i < v->n_layers; i++) {
         const char *name = model_name(m, err, "visual.blocks.%d", i);
