@@ -28,7 +28,7 @@ struct Checkpoint {
 
 /* ---- open ---- */
 
-/* The file beside it that holds the vision tower; other mmproj files are not looked at. */
+/* The vision tower, in the mmproj file beside the text. */
 static bool add_vision(Arena *a, Checkpoint *ck, Error *err)
 {
     const char *path;

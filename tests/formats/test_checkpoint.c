@@ -423,6 +423,110 @@ static void test_gguf_names_collide(void **state)
     open_bad(dir.path, ERR_FORMAT, "\"model.embed_tokens.weight\" appears twice");
 }
 
+/* ---- GGUF with a vision tower ---- */
+
+static void build_text(GgufBuilder *g)
+{
+    static const char *const keys[] = {"block_count", "embedding_length", "context_length",
+                                       "attention.head_count", "feed_forward_length"};
+    gguf_start(g);
+    gguf_text(g, "general.architecture", "qwen2vl");
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        char key[80];
+        snprintf(key, sizeof key, "qwen2vl.%s", keys[i]);
+        gguf_u32(g, key, 4);
+    }
+    gguf_f32(g, "qwen2vl.attention.layer_norm_rms_epsilon", 1e-6F);
+    gguf_array(g, "qwen2vl.rope.dimension_sections", GGUF_I32, 3);
+    put_int(&g->kv, 2, 4), put_int(&g->kv, 0, 4), put_int(&g->kv, 0, 4);
+    gguf_tensor(g, "token_embd.weight", 2, (uint64_t[]){64, 2}, 8, 2 * 68);
+}
+
+static void build_vision(GgufBuilder *g)
+{
+    static const char *const keys[] = {"block_count", "embedding_length", "patch_size",
+                                       "projection_dim", "attention.head_count"};
+    gguf_start(g);
+    gguf_text(g, "general.architecture", "clip");
+    gguf_text(g, "clip.projector_type", "qwen2vl_merger");
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        char key[80];
+        snprintf(key, sizeof key, "clip.vision.%s", keys[i]);
+        gguf_u32(g, key, 4);
+    }
+    gguf_tensor(g, "mm.0.bias", 1, (uint64_t[]){4}, 0, 16);
+    gguf_tensor(g, "v.blk.0.ffn_up.weight", 2, (uint64_t[]){4, 8}, 0, 128);
+}
+
+static void test_vision_beside(void **state)
+{
+    (void)state;
+    GgufBuilder g;
+    char text[900], vision[900];
+    build_text(&g);
+    temp_gguf(&dir, "m-Q8_0.gguf", &g);
+    build_vision(&g);
+    temp_gguf(&dir, "MMPROJ-m-F16.gguf", &g);
+    temp_path(&dir, "m-Q8_0.gguf", text, sizeof text);
+    temp_path(&dir, "MMPROJ-m-F16.gguf", vision, sizeof vision);
+    for (int i = 0; i < 2; i++) {
+        Checkpoint *ck = open_good(i ? dir.path : text);
+        Error err = {0};
+        RowView v;
+        assert_string_equal(checkpoint_doc(ck), text);
+        assert_int_equal(checkpoint_n_files(ck), 2);
+        assert_string_equal(checkpoint_file(ck, 1), vision);
+        assert_int_equal(checkpoint_n_tensors(ck), 3);
+        assert_int_equal(checkpoint_bytes(ck), 2 * 68 + 16 + 128);
+        assert_int_equal(checkpoint_find(ck, "model.embed_tokens.weight")->file, 0);
+        assert_int_equal(checkpoint_find(ck, "visual.merger.mlp.0.bias")->file, 1);
+        assert_true(checkpoint_rows(ck, "visual.blocks.0.mlp.fc1", 8, 4, &v, &err));
+        assert_int_equal(v.data[0], 2); /* the second tensor of its file */
+        const json_t *config = json_object_get(checkpoint_config(ck), "vision_config");
+        assert_int_equal(json_integer_value(json_object_get(config, "mlp_ratio")), 2);
+        checkpoint_close(ck);
+    }
+}
+
+static void test_vision_damaged(void **state)
+{
+    (void)state;
+    GgufBuilder g;
+    char path[900];
+    build_text(&g);
+    temp_gguf(&dir, "m.gguf", &g);
+    open_bad(dir.path, ERR_NOT_FOUND, "m.gguf: no vision projector (mmproj*.gguf) beside it");
+    temp_text(&dir, "mmproj-a.gguf", "");
+    open_bad(dir.path, ERR_FORMAT, "mmproj-a.gguf: magic");
+    build_text(&g);
+    temp_gguf(&dir, "mmproj-a.gguf", &g);
+    open_bad(dir.path, ERR_UNSUPPORTED, "mmproj-a.gguf: architecture \"qwen2vl\"");
+    build_vision(&g);
+    gguf_tensor(&g, "token_embd.weight", 1, (uint64_t[]){1}, 0, 4);
+    temp_gguf(&dir, "mmproj-a.gguf", &g);
+    open_bad(dir.path, ERR_FORMAT, "\"token_embd.weight\" appears twice");
+    temp_text(&dir, "mmproj-b.gguf", "");
+    open_bad(dir.path, ERR_USAGE,
+             "2 vision projectors beside it, wanted one: mmproj-a.gguf, mmproj-b");
+    open_bad(temp_path(&dir, "mmproj-a.gguf", path, sizeof path), ERR_UNSUPPORTED,
+             "architecture \"clip\"");
+}
+
+/* Whatever it is: a model without a vision tower does not look at it. */
+static void test_vision_ignored(void **state)
+{
+    (void)state;
+    GgufBuilder g;
+    build_gguf(&g);
+    temp_gguf(&dir, "m.gguf", &g);
+    temp_text(&dir, "mmproj-a.gguf", "no file of GGUF");
+    temp_text(&dir, "mmproj-b.gguf", "");
+    Checkpoint *ck = open_good(dir.path);
+    assert_int_equal(checkpoint_n_files(ck), 1);
+    assert_null(json_object_get(checkpoint_config(ck), "vision_config"));
+    checkpoint_close(ck);
+}
+
 /* ---- side files ---- */
 
 #define ONE_TENSOR "{\"a.weight\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}"
@@ -627,6 +731,11 @@ static void test_out_of_memory(void **state)
     build_gguf(&g);
     temp_gguf(&dir, "m.gguf", &g);
     torture(temp_path(&dir, "m.gguf", path, sizeof path));
+    build_text(&g);
+    temp_gguf(&dir, "m.gguf", &g);
+    build_vision(&g);
+    temp_gguf(&dir, "mmproj.gguf", &g);
+    torture(path);
     temp_text(&dir, "generation_config.json", "{\"eos_token_id\":[1,2],\"temperature\":0.5}");
     temp_text(&dir, "tokenizer_config.json", "{\"chat_template\":\"from config\"}");
     temp_safetensors(&dir, "model.safetensors", ONE_TENSOR, 2, 0);
@@ -646,6 +755,9 @@ int main(void)
         TEST(test_experts),
         TEST(test_gguf),
         TEST(test_gguf_names_collide),
+        TEST(test_vision_beside),
+        TEST(test_vision_damaged),
+        TEST(test_vision_ignored),
         TEST(test_chat_templates),
         TEST(test_side_files),
         TEST(test_groups),

@@ -536,6 +536,18 @@ static void test_in_dir(void **state)
     assert_false(gguf_in_dir(&arena, dir.path, str_from("Q4"), &path, &err)); /* a whole word */
     assert_int_equal(err.code, ERR_NOT_FOUND);
     assert_non_null(strstr(err.msg, "Q4"));
+    /* the projector beside any of them */
+    char model[900];
+    temp_path(&dir, "m.Q4_K_M.gguf", model, sizeof model);
+    assert_true(gguf_projector(&arena, model, &path, &err));
+    assert_true(str_ends(str_from(path), "/mmproj-m-f16.gguf"));
+    assert_true(file_exists(path));
+    temp_text(&dir, "mmproj-m-f32-00001-of-00002.gguf", "");
+    temp_text(&dir, "mmproj-m-f32-00002-of-00002.gguf", "");
+    assert_false(gguf_projector(&arena, model, &path, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    assert_non_null(strstr(err.msg, "2 vision projectors"));
+    assert_non_null(strstr(err.msg, "mmproj-m-f16.gguf, mmproj-m-f32-00001-of-00002.gguf"));
 }
 
 static void test_out_of_memory(void **state)

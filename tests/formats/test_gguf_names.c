@@ -50,9 +50,22 @@ static void test_tensor_names(void **state)
         {"blk.3.ssm_ba.weight", "model.layers.3.linear_attn.in_proj_ba.weight"},
         {"blk.3.attn_qkv.weight", "model.layers.3.linear_attn.in_proj_qkv.weight"},
         {"blk.3.attn_gate.weight", "model.layers.3.linear_attn.in_proj_z.weight"},
+        {"v.blk.31.ln1.bias", "visual.blocks.31.norm1.bias"},
+        {"v.blk.31.ln2.weight", "visual.blocks.31.norm2.weight"},
+        {"v.blk.31.attn_k.weight", "visual.blocks.31.attn.k.weight"},
+        {"v.blk.31.attn_out.bias", "visual.blocks.31.attn.proj.bias"},
+        {"v.blk.31.ffn_up.weight", "visual.blocks.31.mlp.fc1.weight"},
+        {"v.blk.31.ffn_down.weight", "visual.blocks.31.mlp.fc2.weight"},
+        {"v.patch_embd.weight", "visual.patch_embed.proj.weight"},
+        {"v.patch_embd.weight.1", "visual.patch_embed.proj.weight.1"},
+        {"v.post_ln.weight", "visual.merger.ln_q.weight"},
+        {"mm.0.bias", "visual.merger.mlp.0.bias"},
+        {"mm.2.weight", "visual.merger.mlp.2.weight"},
         /* without a name over there */
         {"rope_freqs.weight", "rope_freqs.weight"},
         {"blk.3.nextn.eh_proj.weight", "blk.3.nextn.eh_proj.weight"},
+        {"v.blk.3.attn_norm.weight", "v.blk.3.attn_norm.weight"},
+        {"mm.1.weight", "mm.1.weight"},
         {"blk.3", "blk.3"},
         {"blk.", "blk."},
         {"blk.3.", "blk.3."},
@@ -94,21 +107,23 @@ static void gguf_base(GgufBuilder *g, const char *arch)
     gguf_f32(g, key, 1e-6F);
 }
 
-/* The configuration of what was built, or NULL and the error. */
-static json_t *config_of(GgufBuilder *g, Error *err)
+static bool parse_built(GgufBuilder *g, Gguf *out, Error *err)
 {
     StrBuf b;
-    Gguf parsed;
-    json_t *config = NULL;
     gguf_finish(g, &b);
     uint8_t *copy = arena_take(&arena, 1, b.len, err);
     memcpy(copy, b.ptr, b.len);
     const size_t len = b.len;
     strbuf_free(&b);
-    if (!gguf_parse(&arena, "the file", copy, len, &parsed, err) ||
-        !gguf_names_config(&parsed, &config, err))
-        return NULL;
-    return config;
+    return gguf_parse(&arena, "the file", copy, len, out, err);
+}
+
+/* The configuration of what was built, or NULL and the error. */
+static json_t *config_of(GgufBuilder *g, Error *err)
+{
+    Gguf parsed;
+    json_t *config = NULL;
+    return parse_built(g, &parsed, err) && gguf_names_config(&parsed, &config, err) ? config : NULL;
 }
 
 static void check_json(const json_t *config, const char *want)
@@ -283,6 +298,166 @@ static void test_t5(void **state)
     gguf_base(&g, "t5");
     assert_null(config_of(&g, &err));
     expect_error("key_length", &err, ERR_FORMAT, says, 2);
+}
+
+/* ---- a vision tower ---- */
+
+static void sections(GgufBuilder *g, GgufType item, const uint32_t *v, uint64_t n)
+{
+    gguf_array(g, "qwen2vl.rope.dimension_sections", item, n);
+    for (uint64_t i = 0; i < n; i++)
+        put_int(&g->kv, v[i], 4);
+}
+
+static void test_qwen2_vl(void **state)
+{
+    static const struct {
+        GgufType item;
+        uint64_t n;
+        uint32_t v[5];
+    } bad[] = {{GGUF_I32, 2, {2, 2}},
+               {GGUF_I32, 4, {2, 1, 1, 1}},
+               {GGUF_I32, 5, {2, 1, 1, 0, 0}},
+               {GGUF_F32, 3, {0, 0, 0}}};
+    (void)state;
+    for (int yarn = 0; yarn < 2; yarn++) {
+        GgufBuilder g;
+        Error err = {0};
+        gguf_base(&g, "qwen2vl");
+        sections(&g, GGUF_I32, (uint32_t[]){2, 1, 1, 0}, 3 + (uint64_t)yarn);
+        if (yarn) {
+            gguf_text(&g, "qwen2vl.rope.scaling.type", "yarn");
+            gguf_f32(&g, "qwen2vl.rope.scaling.factor", 4.0F);
+        }
+        json_t *config = config_of(&g, &err);
+        if (!config)
+            fail_msg("%s", err.msg);
+        assert_true(gguf_names_has_vision(config));
+        check_json(config, "{\"model_type\":\"qwen2_vl\",\"vision_config\":null}");
+        check_json(json_object_get(config, "rope_scaling"),
+                   yarn ? "{\"rope_type\":\"yarn\",\"factor\":4.0,\"mrope_section\":[2,1,1]}"
+                        : "{\"rope_type\":\"default\",\"mrope_section\":[2,1,1]}");
+        json_decref(config);
+    }
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        GgufBuilder g;
+        Error err = {0};
+        const char *const says[] = {"dimension_sections\" is no array of three"};
+        gguf_base(&g, "qwen2vl");
+        sections(&g, bad[i].item, bad[i].v, bad[i].n);
+        assert_null(config_of(&g, &err));
+        expect_error("sections", &err, ERR_FORMAT, says, 1);
+    }
+    GgufBuilder g;
+    Error err = {0};
+    const char *const says[] = {"dimension_sections\" is missing"};
+    gguf_base(&g, "qwen2vl");
+    assert_null(config_of(&g, &err));
+    expect_error("sections", &err, ERR_FORMAT, says, 1);
+}
+
+static const char *const vision_keys[] = {"block_count", "embedding_length", "patch_size",
+                                          "projection_dim", "attention.head_count"};
+
+/* A tower of width 4, but the key `without`. */
+static void vision_base(GgufBuilder *g, const char *without)
+{
+    gguf_start(g);
+    gguf_text(g, "general.architecture", "clip");
+    for (size_t i = 0; i < COUNT_OF(vision_keys); i++) {
+        char key[80];
+        snprintf(key, sizeof key, "clip.vision.%s", vision_keys[i]);
+        if (strcmp(vision_keys[i], without) != 0)
+            gguf_u32(g, key, 4);
+    }
+}
+
+/* The "vision_config" of what was built, or NULL and the error. */
+static json_t *vision_of(GgufBuilder *g, Error *err)
+{
+    Gguf parsed;
+    json_t *config = json_object();
+    json_t *vision = NULL;
+    if (parse_built(g, &parsed, err) && gguf_names_vision(&parsed, config, err))
+        vision = json_incref(json_object_get(config, "vision_config"));
+    json_decref(config);
+    return vision;
+}
+
+static void test_vision(void **state)
+{
+    static const char *const flags[] = {NULL, "clip.use_gelu", "clip.use_silu"};
+    static const char *const acts[] = {"{\"hidden_act\":\"quick_gelu\"}",
+                                       "{\"hidden_act\":\"gelu\"}", "{\"hidden_act\":\"silu\"}"};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(flags); i++) {
+        GgufBuilder g;
+        Error err = {0};
+        vision_base(&g, "");
+        gguf_text(&g, "clip.projector_type", "qwen2vl_merger");
+        gguf_u32(&g, "clip.vision.feed_forward_length", 1536); /* of no meaning */
+        gguf_u32(&g, "clip.vision.spatial_merge_size", 3);
+        if (flags[i])
+            gguf_key(&g, flags[i], GGUF_BOOL), put_int(&g.kv, 1, 1);
+        gguf_tensor(&g, "v.blk.0.ffn_up.weight", 2, (uint64_t[]){4, 12}, 0, (size_t)4 * 4 * 12);
+        json_t *vision = vision_of(&g, &err);
+        if (!vision)
+            fail_msg("%s", err.msg);
+        check_json(vision, "{\"depth\":4,\"embed_dim\":4,\"num_heads\":4,\"patch_size\":4,"
+                           "\"hidden_size\":4,\"mlp_ratio\":3,\"spatial_merge_size\":3,"
+                           "\"temporal_patch_size\":2}");
+        check_json(vision, acts[i]);
+        json_decref(vision);
+    }
+}
+
+static void vision_bad(GgufBuilder *g, ErrCode code, const char *says)
+{
+    Error err = {0};
+    const char *const parts[] = {"the file", says};
+    if (vision_of(g, &err))
+        fail_msg("accepted: %s", says);
+    expect_error("vision", &err, code, parts, 2);
+}
+
+static void test_vision_errors(void **state)
+{
+    (void)state;
+    GgufBuilder g;
+    for (size_t i = 0; i < COUNT_OF(vision_keys); i++) {
+        char says[80];
+        snprintf(says, sizeof says, "key \"clip.vision.%s\" is missing", vision_keys[i]);
+        vision_base(&g, vision_keys[i]);
+        gguf_text(&g, "clip.projector_type", "qwen2vl_merger");
+        vision_bad(&g, ERR_FORMAT, says);
+    }
+    vision_base(&g, "");
+    vision_bad(&g, ERR_UNSUPPORTED, "\"clip\" with projector \"\", known is clip with");
+    vision_base(&g, "");
+    gguf_text(&g, "clip.projector_type", "qwen2.5vl_merger");
+    vision_bad(&g, ERR_UNSUPPORTED, "projector \"qwen2.5vl_merger\"");
+    vision_base(&g, "");
+    gguf_u32(&g, "clip.projector_type", 1);
+    vision_bad(&g, ERR_FORMAT, "\"clip.projector_type\" is of type u32");
+    gguf_base(&g, "llama");
+    vision_bad(&g, ERR_UNSUPPORTED, "architecture \"llama\"");
+    vision_base(&g, "");
+    gguf_text(&g, "clip.projector_type", "qwen2vl_merger");
+    vision_bad(&g, ERR_FORMAT, "tensor \"v.blk.0.ffn_up.weight\" is missing");
+    vision_base(&g, "");
+    gguf_text(&g, "clip.projector_type", "qwen2vl_merger");
+    gguf_tensor(&g, "v.blk.0.ffn_up.weight", 2, (uint64_t[]){4, 7}, 0, (size_t)4 * 4 * 7);
+    vision_bad(&g, ERR_FORMAT, "has 7 rows, wanted a multiple of");
+    vision_base(&g, "embedding_length");
+    gguf_text(&g, "clip.projector_type", "qwen2vl_merger");
+    gguf_u32(&g, "clip.vision.embedding_length", 0);
+    gguf_tensor(&g, "v.blk.0.ffn_up.weight", 2, (uint64_t[]){4, 8}, 0, (size_t)4 * 4 * 8);
+    vision_bad(&g, ERR_FORMAT, "wanted a multiple of");
+    vision_base(&g, "");
+    gguf_text(&g, "clip.projector_type", "qwen2vl_merger");
+    gguf_text(&g, "clip.use_gelu", "yes");
+    gguf_tensor(&g, "v.blk.0.ffn_up.weight", 2, (uint64_t[]){4, 8}, 0, (size_t)4 * 4 * 8);
+    vision_bad(&g, ERR_FORMAT, "\"clip.use_gelu\" is of type string");
 }
 
 static void test_rope_scaling(void **state)
@@ -465,11 +640,13 @@ int main(void)
 {
     json_setup();
     const struct CMUnitTest tests[] = {
-        TEST(test_tensor_names), TEST(test_llama),
-        TEST(test_qwen3_moe),    TEST(test_qwen3_next),
-        TEST(test_rope_scaling), TEST(test_per_layer_arrays),
-        TEST(test_t5),           TEST(test_errors),
-        TEST(test_missing_keys), TEST(test_out_of_memory),
+        TEST(test_tensor_names),  TEST(test_llama),
+        TEST(test_qwen3_moe),     TEST(test_qwen3_next),
+        TEST(test_rope_scaling),  TEST(test_per_layer_arrays),
+        TEST(test_qwen2_vl),      TEST(test_vision),
+        TEST(test_vision_errors), TEST(test_t5),
+        TEST(test_errors),        TEST(test_missing_keys),
+        TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* A GGUF file: metadata, tensor infos, then the configuration and the names made from them. */
+/* A GGUF file: metadata, tensor infos, then the configuration (as a text model, as a vision tower)
+ * and the names made from them. */
 #include "weights/gguf_names.h"
 
 #include <stdlib.h>
@@ -52,6 +53,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 abort();
         }
         json_decref(config);
+        json_t *other = json_object();
+        err = (Error){0};
+        if (!gguf_names_vision(&g, other, &err) && err.msg[0] == '\0')
+            abort();
+        json_decref(other);
     } else if (err.code == ERR_NONE || err.msg[0] == '\0') {
         abort();
     }

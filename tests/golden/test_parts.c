@@ -653,6 +653,8 @@ static void test_picture_gguf_damaged(void **state)
     static const char *const cases[][3] = {
         {"v.patch_embd.weight.1", "v.patch_embd.weight.2",
          "\"visual.patch_embed.proj.weight\" has 4 dimensions"},
+        {"v.patch_embd.weight", "v.patch_embd.height",
+         "\"visual.patch_embed.proj.weight\" is missing"},
         {"v.blk.1.attn_k.bias", "v.blk.1.attn_k.bios",
          "\"visual.blocks.1.attn.k.bias\" is missing"},
         {"v.blk.1.attn_v.weight", "v.blk.1.attn_v.height", "\"visual.blocks.1.attn.v.weight\""},
@@ -678,6 +680,18 @@ static void test_picture_gguf_damaged(void **state)
         not_opened(f, cases[i][2]);
         memcpy(at, cases[i][0], n);
     }
+    static const char second[] = "v.patch_embd.weight.1";
+    char *info = memmem(bytes.ptr, bytes.len, second, sizeof second - 1);
+    assert_non_null(info);
+    info += sizeof second - 1; /* count of dimensions, dimensions, type */
+    info[4] = 13;
+    write_bytes(p.vision, bytes.ptr, bytes.len);
+    not_opened(f, "\"visual.patch_embed.proj.weight.1\" has 4 dimensions");
+    info[4] = 14;
+    info[4 + 4 * 8] = 1;
+    write_bytes(p.vision, bytes.ptr, bytes.len);
+    not_opened(f, "\"visual.patch_embed.proj.weight.1\" is F16, the first frame is F32");
+    info[4 + 4 * 8] = 0;
     write_bytes(p.vision, bytes.ptr, bytes.len / 2);
     not_opened(f, "mmproj-qwen2_vl.gguf: tensor");
     write_bytes(p.vision, bytes.ptr, 0);
