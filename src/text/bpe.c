@@ -23,7 +23,9 @@ enum { QUEUE = 16, QUEUE_TEXT = 2 * BPE_TOKEN_MAX };
 
 typedef struct BpeQueued {
     VocabKey left, right;
-    uint32_t at, left_len, len; /* in text */
+    const char *text; /* in the queue, or the vocabulary's */
+    uint32_t left_len, len;
+    int32_t id; /* the joined token; -1: to be looked up */
 } BpeQueued;
 
 struct BpeQueue {
@@ -120,23 +122,35 @@ static int32_t part_id(const Bpe *b, Str part, VocabKey key)
     return vocab_find_key(b->vocab, part.ptr, part.len, key);
 }
 
-/* Most results are the token of the merge before or the next one: that spares a third of the
- * look-ups in a table that is larger than the cache. */
-static int32_t result_id(const Bpe *b, Str both)
+static bool makes(const Vocab *v, int64_t id, Str both)
 {
-    for (int32_t id = b->last; id <= b->last + 1; id++) {
-        if (vocab_has(b->vocab, id) && !(b->vocab->flags[id] & VOCAB_RAW) &&
-            str_eq(vocab_bytes(b->vocab, id), both))
-            return id;
+    return vocab_has(v, id) && !(v->flags[id] & VOCAB_RAW) &&
+           str_eq(vocab_bytes(v, (int32_t)id), both);
+}
+
+/* The joined token: most often that of the merge before or the next one, which spares a look-up in
+ * a table that is larger than the cache. In files of another order it is left to be looked up with
+ * the parts (-1), when its memory was sent for. */
+static int32_t result_id(Bpe *b, Str both)
+{
+    enum { SLACK = 1024 };
+    for (int64_t id = b->last; id <= (int64_t)b->last + 1; id++) {
+        if (makes(b->vocab, id, both)) {
+            b->foreseen++;
+            return (int32_t)id;
+        }
     }
+    if (b->foreseen + SLACK < b->n_merges / 2)
+        return -1;
     return vocab_find(b->vocab, both);
 }
 
-static bool resolve(Bpe *b, const char *text, const BpeQueued *q, Error *err)
+static bool resolve(Bpe *b, const BpeQueued *q, Error *err)
 {
-    const int32_t l = part_id(b, (Str){text, q->left_len}, q->left);
-    const int32_t r = part_id(b, (Str){text + q->left_len, q->len - q->left_len}, q->right);
-    const int32_t id = result_id(b, (Str){text, q->len});
+    const Str right = {q->text + q->left_len, q->len - q->left_len};
+    const int32_t l = part_id(b, (Str){q->text, q->left_len}, q->left);
+    const int32_t r = part_id(b, right, q->right);
+    const int32_t id = q->id >= 0 ? q->id : vocab_find(b->vocab, (Str){q->text, q->len});
     if (l < 0 || r < 0 || id < 0)
         return err_set(err, ERR_FORMAT, "%s: merge %lld: its %s is no token of the vocabulary",
                        b->vocab->doc, (long long)b->n_merges,
@@ -147,7 +161,6 @@ static bool resolve(Bpe *b, const char *text, const BpeQueued *q, Error *err)
         return err_set(err, ERR_FORMAT, "%s: too many merges", b->vocab->doc);
     if (b->n_merges == b->merges_cap && !bpe_reserve(b, b->n_merges * 2 + 256, err))
         return false;
-    b->last = id;
     b->merges[b->n_merges++] = (BpeMerge){l, r, id};
     return true;
 }
@@ -157,7 +170,7 @@ static bool turn(Bpe *b, Error *err)
 {
     BpeQueue *old = b->queue[1];
     for (int i = 0; i < old->n; i++) {
-        if (!resolve(b, old->text + old->at[i].at, &old->at[i], err))
+        if (!resolve(b, &old->at[i], err))
             return false;
     }
     old->n = 0;
@@ -179,6 +192,33 @@ static bool new_queues(Bpe *b, Error *err)
     return true;
 }
 
+/* Room for one more merge, and `len` bytes. */
+static bool queue_room(Bpe *b, size_t len, Error *err)
+{
+    if (!b->queue[0] && !new_queues(b, err))
+        return false;
+    const BpeQueue *q = b->queue[0];
+    return (q->n < QUEUE && len <= QUEUE_TEXT - q->used) || turn(b, err);
+}
+
+/* A look-up waits for a table beyond the cache, so many wait at a time: its memory is sent for here
+ * and used 16 or more merges later. */
+static void queue_up(Bpe *b, const char *text, size_t left_len, size_t len, int32_t id)
+{
+    BpeQueue *q = b->queue[0];
+    BpeQueued *m = &q->at[q->n++];
+    *m = (BpeQueued){.left = vocab_key_padded(text, left_len),
+                     .right = vocab_key_padded(text + left_len, len - left_len),
+                     .text = text,
+                     .left_len = (uint32_t)left_len,
+                     .len = (uint32_t)len,
+                     .id = id};
+    if (id >= 0)
+        b->last = id;
+    vocab_prefetch(b->vocab, m->left);
+    vocab_prefetch(b->vocab, m->right);
+}
+
 char *bpe_begin(Bpe *b, size_t len, Error *err)
 {
     if (len > BPE_TOKEN_MAX) {
@@ -186,28 +226,25 @@ char *bpe_begin(Bpe *b, size_t len, Error *err)
                 BPE_TOKEN_MAX);
         return NULL;
     }
-    if (!b->queue[0] && !new_queues(b, err))
-        return NULL;
-    if ((b->queue[0]->n == QUEUE || len > QUEUE_TEXT - b->queue[0]->used) && !turn(b, err))
-        return NULL;
-    return b->queue[0]->text + b->queue[0]->used;
+    return queue_room(b, len, err) ? b->queue[0]->text + b->queue[0]->used : NULL;
 }
 
-/* A look-up waits for a table beyond the cache, so many wait at a time: its memory is sent for here
- * and used 16 or more merges later. */
 void bpe_end(Bpe *b, size_t left_len, size_t len)
 {
     BpeQueue *q = b->queue[0];
     const char *text = q->text + q->used;
-    BpeQueued *m = &q->at[q->n++];
-    *m = (BpeQueued){.left = vocab_key_padded(text, left_len),
-                     .right = vocab_key_padded(text + left_len, len - left_len),
-                     .at = q->used,
-                     .left_len = (uint32_t)left_len,
-                     .len = (uint32_t)len};
-    q->used += m->len;
-    vocab_prefetch(b->vocab, m->left);
-    vocab_prefetch(b->vocab, m->right);
+    q->used += (uint32_t)len;
+    queue_up(b, text, left_len, len, result_id(b, (Str){text, len}));
+}
+
+bool bpe_add_known(Bpe *b, int32_t id, size_t left_len, Error *err)
+{
+    if (!queue_room(b, 0, err))
+        return false;
+    const Str both = vocab_bytes(b->vocab, id);
+    b->foreseen++;
+    queue_up(b, both.ptr, left_len, both.len, id);
+    return true;
 }
 
 bool bpe_add_merge(Bpe *b, Str both, size_t left_len, Error *err)

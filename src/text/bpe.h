@@ -27,6 +27,7 @@ typedef struct Bpe {
     BpeQueue *queue[2]; /* merges whose tokens are still to be looked up, until bpe_index: those
                            that come in, and those before them */
     int32_t last; /* result of the merge before: files list merges in the order of their tokens */
+    int64_t foreseen;     /* merges whose result was that one or the next */
     int32_t byte_id[256]; /* -1: the vocabulary lacks this byte */
     int32_t last_id[256]; /* with word_end: of a piece's last byte */
     bool word_end;        /* tokens that end a piece end in a space, which the piece has not */
@@ -50,6 +51,9 @@ MUST_CHECK bool bpe_add_merge(Bpe *b, Str both, size_t left_len, Error *err);
  * merge that they are. */
 char *bpe_begin(Bpe *b, size_t len, Error *err);
 void bpe_end(Bpe *b, size_t left_len, size_t len);
+/* The merge whose result is the token `id` and whose left part is the first left_len of its bytes,
+ * which is less than all. Errors as bpe_add_merge. */
+MUST_CHECK bool bpe_add_known(Bpe *b, int32_t id, size_t left_len, Error *err);
 /* All merges are there: builds the table. Errors as bpe_add_merge. */
 MUST_CHECK bool bpe_index(Bpe *b, Error *err);
 size_t bpe_bytes(const Bpe *b); /* memory held */

@@ -1,8 +1,12 @@
+#include "base/mem.h"
 #include "text/bytelevel.h"
 #include "text/jsonscan.h"
 #include "text/tokenizer_steps.h"
 
 #include <stdio.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 /* The sections of a tokenizer.json, as raw text but for the big tables, which are read where they
  * lie. */
@@ -14,12 +18,20 @@ typedef struct Sections {
     bool has_model, has_vocab, has_merges;
 } Sections;
 
+/* Where a token stands in the file, without its quotes; len 0: it is not known. */
+typedef struct Spelled {
+    uint32_t at, len; /* bytes */
+} Spelled;
+
 typedef struct Open {
     Arena *arena;
     const char *doc;
     Tokenizer *t;
     TokenizerSteps steps;
     Sections s;
+    Str json;
+    Spelled *spelled; /* [n_spelled] tokens as the file spells them, read the short way */
+    int64_t n_spelled, spelled_cap;
 } Open;
 
 /* *out NULL when the section is missing or null. */
@@ -65,6 +77,22 @@ static bool quick(const Open *o)
     return o->t->spelling == TOKENIZER_ALPHABET && !o->t->word_end;
 }
 
+static bool spelled_at(Open *o, int64_t id, Str text, Error *err)
+{
+    if (id >= o->spelled_cap) {
+        const int64_t cap = id < 1024 ? 1024 : id * 2;
+        Spelled *spelled = mem_realloc(o->spelled, (size_t)cap * sizeof *spelled);
+        if (!spelled)
+            return err_nomem(err, o->doc, (size_t)cap * sizeof *spelled);
+        o->spelled = spelled;
+        o->spelled_cap = cap;
+    }
+    while (o->n_spelled <= id)
+        o->spelled[o->n_spelled++] = (Spelled){0};
+    o->spelled[id] = (Spelled){(uint32_t)(text.ptr - o->json.ptr), (uint32_t)text.len};
+    return true;
+}
+
 /* A key in the byte alphabet without escapes, and its id, as nearly all are. *done false: the
  * scanner is where it was. */
 static bool scan_token(Open *o, JsonScan *s, bool *done, Error *err)
@@ -81,10 +109,11 @@ static bool scan_token(Open *o, JsonScan *s, bool *done, Error *err)
     const size_t len = bytelevel_scan(&p, s->end, to, SCAN_MAX);
     if (s->end - p < 2 || p[0] != '"' || p[1] != ':')
         return true;
+    const Str text = {s->p + 1, (size_t)(p - s->p - 1)};
     s->p = p + 2;
     *done = true;
     return jsonscan_uint(s, TOKENIZER_VOCAB_MAX - 1, &id, err) &&
-           vocab_end(&o->t->vocab, id, len, 0, err);
+           vocab_end(&o->t->vocab, id, len, 0, err) && spelled_at(o, id, text, err);
 }
 
 static bool read_table(Open *o, JsonScan *s, Error *err)
@@ -219,12 +248,75 @@ static bool read_pair(Open *o, JsonScan *s, Str *left, Str *right, Error *err)
     return !more || jsonscan_fail(s, "a merge has more than two parts", err);
 }
 
+enum { BEYOND = 16 /* bytes that are read past a text's end */ };
+
+/* How many bytes two texts begin with in common, up to max. */
+static size_t common(const char *a, const char *b, size_t max)
+{
+    size_t n = 0;
+    while (n < max) {
+#ifdef __SSE2__
+        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(a + n));
+        const __m128i y = _mm_loadu_si128((const __m128i *)(const void *)(b + n));
+        const unsigned same = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(x, y));
+        n += (size_t)__builtin_ctz(~same);
+        if (same != 0xFFFF)
+            break;
+#else
+        if (a[n] != b[n])
+            break;
+        n++;
+#endif
+    }
+    return n < max ? n : max;
+}
+
+/* Bytes that the first `len` bytes of a token's text stand for: its characters. */
+static size_t bytes_of(const char *text, size_t len, size_t all, size_t token_bytes)
+{
+    if (all == token_bytes) /* ASCII, and below a space before it */
+        return len;
+    if (all == token_bytes + 1 && (unsigned char)text[0] >= 0x80 && len > 1)
+        return len - 1;
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* A merge spelled as the token `id` is, but for the space between its parts. */
+static bool match_merge(Open *o, JsonScan *s, int64_t id, bool *done, Error *err)
+{
+    const Spelled t = id >= 0 && id < o->n_spelled ? o->spelled[id] : (Spelled){0};
+    const char *text = o->json.ptr + t.at;
+    const char *p = s->p + 1;
+    const size_t need = (size_t)t.len + 2 + BEYOND;
+    if (t.len < 2 || (size_t)(s->end - p) < need || o->json.len - t.at < need || *text == '#')
+        return true;
+    const size_t left = common(p, text, t.len);
+    if (left == 0 || left == t.len || p[left] != ' ' || ((unsigned char)text[left] & 0xC0) == 0x80)
+        return true;
+    if (common(p + left + 1, text + left, t.len - left) < t.len - left || p[t.len + 1] != '"')
+        return true;
+    s->p = p + t.len + 2;
+    *done = true;
+    const size_t bytes = bytes_of(text, left, t.len, vocab_bytes(&o->t->vocab, (int32_t)id).len);
+    return bpe_add_known(&o->t->bpe, (int32_t)id, bytes, err);
+}
+
 /* "left right" in the byte alphabet without escapes. *done false: the scanner is where it was. */
 static bool scan_merge(Open *o, JsonScan *s, bool *done, Error *err)
 {
     *done = false;
     if (s->p == s->end || *s->p != '"')
         return true;
+    const int64_t last = o->t->bpe.last; /* files list merges in the order of their tokens */
+    for (int64_t id = last; id <= last + 1; id++) {
+        if (!match_merge(o, s, id, done, err))
+            return false;
+        if (*done)
+            return true;
+    }
     char *to = bpe_begin(&o->t->bpe, 2 * SCAN_MAX, err);
     if (!to)
         return false;
@@ -643,10 +735,10 @@ static bool read_options(Open *o, Error *err)
     return true;
 }
 
-static bool build(Open *o, Str json, Str config, size_t before, Error *err)
+static bool build(Open *o, Str config, size_t before, Error *err)
 {
     JsonScan scan;
-    jsonscan_init(&scan, o->doc, json);
+    jsonscan_init(&scan, o->doc, o->json);
     bool ok = read_file(o, &scan, err);
     jsonscan_free(&scan);
     if (ok && o->steps.suffix.ptr && !(o->t->word_end && str_is(o->steps.suffix, o->t->word_end)))
@@ -670,11 +762,12 @@ bool tokenizer_json_open(Arena *a, const char *doc, Str json, Str config, Tokeni
     if (!json.ptr)
         json = (Str){"", 0};
     const size_t before = arena_bytes(a);
-    Open o = {.arena = a, .doc = doc};
+    Open o = {.arena = a, .doc = doc, .json = json};
     if (!tokenizer_new(a, doc, &o.t, err))
         return false;
     o.steps = (TokenizerSteps){.arena = a, .doc = doc, .t = o.t};
-    const bool ok = build(&o, json, config, before, err);
+    const bool ok = build(&o, config, before, err);
+    mem_free(o.spelled);
     if (!ok) {
         tokenizer_close(o.t);
         return false;

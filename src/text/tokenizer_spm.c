@@ -53,7 +53,7 @@ static bool next_field(Proto *m, Field *f, bool *more, Error *err)
     *more = m->p < m->end;
     if (!*more)
         return true;
-    uint64_t key;
+    uint64_t key = 0;
     if (!varint(m, &key, err))
         return false;
     f->wire = (uint32_t)(key & 7U);
