@@ -5,6 +5,7 @@
 #include "cli/progress.h"
 #include "cli/term.h"
 
+#include <inttypes.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -247,4 +248,31 @@ const char *cli_bytes(uint64_t bytes, char out[24])
     else
         snprintf(out, 24, "%.2f GB", (double)bytes / 1e9);
     return out;
+}
+
+const char *cli_memory(const Cli *c, char out[CLI_MEMORY])
+{
+    MereStats st = {0};
+    char peak[24], planned[24], mapped[24];
+    mere_stats(c->model, &st);
+    int n = snprintf(out, CLI_MEMORY, "peak %s of %s planned, %s mapped",
+                     cli_bytes(st.peak_anon_bytes, peak), cli_bytes(st.planned_bytes, planned),
+                     cli_bytes(st.mapped_bytes, mapped));
+    if (st.device_planned_bytes > 0)
+        snprintf(out + n, CLI_MEMORY - (size_t)n, ", on the device %s of %s planned",
+                 cli_bytes(st.device_peak_bytes, peak),
+                 cli_bytes(st.device_planned_bytes, planned));
+    return out;
+}
+
+void cli_add_memory(const Cli *c, StrBuf *b)
+{
+    MereStats st = {0};
+    mere_stats(c->model, &st);
+    strbuf_printf(b,
+                  ",\"memory\":{\"planned_bytes\":%" PRIu64 ",\"peak_bytes\":%" PRIu64
+                  ",\"mapped_bytes\":%" PRIu64 ",\"device_planned_bytes\":%" PRIu64
+                  ",\"device_peak_bytes\":%" PRIu64 "}",
+                  st.planned_bytes, st.peak_anon_bytes, st.mapped_bytes, st.device_planned_bytes,
+                  st.device_peak_bytes);
 }

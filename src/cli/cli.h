@@ -53,5 +53,10 @@ const char *cli_kv_name(MereKv kv);
 const char *cli_numerics(const Cli *c);
 /* "92.1 MB" (10^6) in `out`; returns out. */
 const char *cli_bytes(uint64_t bytes, char out[24]);
+enum { CLI_MEMORY = 192 };
+/* "peak 1.1 GB of 1.2 GB planned, 0 B mapped", and the same of a device with its own memory. */
+const char *cli_memory(const Cli *c, char out[CLI_MEMORY]);
+/* The member "memory" of an object, with the comma before it. */
+void cli_add_memory(const Cli *c, StrBuf *b);
 
 #endif

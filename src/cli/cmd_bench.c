@@ -47,7 +47,9 @@ static void add_json(StrBuf *b, const Cli *c, const MereBench *q, const MereBenc
                   cli_numerics(c), q->prompt, q->gen, q->depth, q->rows, q->reps, thread_count(c));
     jsonout_str(b, (Str){device.ptr, device.len});
     const MereStr id = mere_engine_device_id(c->engine);
-    strbuf_printf(b, ",\"device_id\":\"%.*s\"}\n", (int)id.len, id.ptr);
+    strbuf_printf(b, ",\"device_id\":\"%.*s\"", (int)id.len, id.ptr);
+    cli_add_memory(c, b);
+    strbuf_add_cstr(b, "}\n");
 }
 
 int cmd_bench(Cli *c)
@@ -92,6 +94,9 @@ int cmd_bench(Cli *c)
             printf(", %.0f %% of %.1f GB/s", r.bandwidth_share * 100, r.read_gb_s);
         putchar('\n');
     }
+    char memory[CLI_MEMORY];
+    if (!o->json)
+        printf("memory  %s\n", cli_memory(c, memory));
     StrBuf b;
     strbuf_init(&b, 1 << 16);
     add_json(&b, c, &q, &r);

@@ -534,9 +534,7 @@ static bool do_stats(Chat *chat, Str arg, Error *err)
     (void)arg;
     (void)err;
     const MereUsage *u = &chat->usage;
-    MereStats st = {0};
-    char peak[24], planned[24], mapped[24];
-    mere_stats(chat->c->model, &st);
+    char memory[CLI_MEMORY];
     fprintf(stderr, "  turns     %d, messages %d\n", chat->n_turns, chat->log.n);
     fprintf(stderr, "  context   %d of %d tokens\n", u->prompt_tokens + u->completion_tokens,
             chat->info.ctx);
@@ -545,9 +543,7 @@ static bool do_stats(Chat *chat, Str arg, Error *err)
             rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
     fprintf(stderr, "  answer    %d tokens, the first after %.0f ms, then %.1f tok/s\n",
             u->completion_tokens, u->ttft_ms, rate(u->completion_tokens - 1, u->decode_ms));
-    fprintf(stderr, "  memory    peak %s of %s planned, %s mapped\n",
-            cli_bytes(st.peak_anon_bytes, peak), cli_bytes(st.planned_bytes, planned),
-            cli_bytes(st.mapped_bytes, mapped));
+    fprintf(stderr, "  memory    %s\n", cli_memory(chat->c, memory));
     return true;
 }
 

@@ -202,19 +202,13 @@ static double rate(int n, double ms)
 static void print_figures(const Run *r)
 {
     const MereUsage *u = &r->end.usage;
-    MereStats st = {0};
-    mere_stats(r->c->model, &st);
-    char peak[24], planned[24], mapped[24];
+    char memory[CLI_MEMORY];
     cli_note(r->c,
              "load %.0f ms, first token %.0f ms, prefill %d tokens %.1f tok/s, decode %d tokens "
-             "%.1f tok/s, memory peak %s of %s planned, %s mapped",
+             "%.1f tok/s, memory %s",
              r->c->load_ms, u->ttft_ms, u->prompt_tokens - u->cached_tokens,
              rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms), u->completion_tokens,
-             rate(u->completion_tokens - 1, u->decode_ms), cli_bytes(st.peak_anon_bytes, peak),
-             cli_bytes(st.planned_bytes, planned), cli_bytes(st.mapped_bytes, mapped));
-    if (st.device_planned_bytes > 0)
-        cli_note(r->c, "device memory peak %s of %s planned", cli_bytes(st.device_peak_bytes, peak),
-                 cli_bytes(st.device_planned_bytes, planned));
+             rate(u->completion_tokens - 1, u->decode_ms), cli_memory(r->c, memory));
     if (r->end.finish == MERE_FINISH_LENGTH && !r->c->o.has_n)
         cli_note(r->c, "the context of %d tokens is full", r->info.ctx);
 }
@@ -227,8 +221,6 @@ static int print_json(const Run *r)
         !strbuf_check(&r->logprobs, "answer", &err))
         return cli_fail(r->c, &err);
     const MereUsage *u = &r->end.usage;
-    MereStats st = {0};
-    mere_stats(r->c->model, &st);
     StrBuf b;
     strbuf_init(&b, (size_t)ANSWER_MAX * 4);
     strbuf_add_cstr(&b, "{\"schema_version\":1,\"model\":");
@@ -258,12 +250,10 @@ static int print_json(const Run *r)
     jsonout_f64(&b, rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
     strbuf_add_cstr(&b, ",\"decode_tok_s\":");
     jsonout_f64(&b, rate(u->completion_tokens - 1, u->decode_ms));
-    strbuf_printf(&b,
-                  "},\"memory\":{\"planned_bytes\":%" PRIu64 ",\"peak_bytes\":%" PRIu64
-                  ",\"mapped_bytes\":%" PRIu64 ",\"device_planned_bytes\":%" PRIu64
-                  ",\"device_peak_bytes\":%" PRIu64 "},\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n",
-                  st.planned_bytes, st.peak_anon_bytes, st.mapped_bytes, st.device_planned_bytes,
-                  st.device_peak_bytes, cli_numerics(r->c), r->end.seed);
+    strbuf_add_cstr(&b, "}");
+    cli_add_memory(r->c, &b);
+    strbuf_printf(&b, ",\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n", cli_numerics(r->c),
+                  r->end.seed);
     return cli_put(r->c, &b);
 }
 

@@ -106,7 +106,7 @@ static bool add_json(Cli *c, StrBuf *b, const int32_t *ids, int64_t n, Error *er
 static bool add_table(Cli *c, StrBuf *b, const int32_t *ids, int64_t n, Error *err)
 {
     char bytes[PIECE_MAX];
-    Str s;
+    Str s = {0};
     for (int64_t i = 0; i < n; i++) {
         if (!piece(c, ids[i], bytes, &s, err))
             return false;

@@ -42,10 +42,10 @@ refuses 4 'would fit' serve "$model" --ctx 100000000 --slots 4096 --port 0
 model=$(tiny llama)
 
 mere 0 bench "$model" --pp 64 --tg 8 --reps 2 --rows 2 --depth 16 --threads 1
-says 'prefill' && says 'decode'
+says 'prefill' && says 'decode' && says 'memory  peak'
 tail -n 1 "$out" >"$tmp/last"
 cp "$tmp/last" "$out"
-json schema_version prefill_tok_s decode_tok_s spread bytes_per_token bandwidth_share device >/dev/null
+json schema_version prefill_tok_s decode_tok_s spread bytes_per_token bandwidth_share device memory.planned_bytes >/dev/null
 same "numerics depth rows threads" "$(json numerics depth rows threads | paste -sd' ')" 'fast 16 2 1'
 mere 0 bench "$model" -t1 --pp 0 --tg 4 --reps 1 --json
 same "prompt and gen" "$(json prompt gen | paste -sd' ')" '0 4'
