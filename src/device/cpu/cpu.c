@@ -1,6 +1,7 @@
 #include "device/cpu/cpu.h"
 
 #include "base/mem.h"
+#include "device/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,17 +16,8 @@ static bool cpu_list(DeviceInfo out[DEVICES_MAX], int *n, Error *err)
     return true;
 }
 
-/* MERE_FAULT=cpu:N: the N-th step of the process is the one at which the device is lost. For tests
- * of what follows. */
-static bool read_fault(int64_t *step, Error *err)
-{
-    const char *env = getenv("MERE_FAULT");
-    *step = 0;
-    if (!env || strncmp(env, "cpu:", 4) != 0)
-        return true;
-    return str_to_int(str_from(env + 4), 1, INT64_MAX, step) ||
-           err_set(err, ERR_USAGE, "MERE_FAULT=%s: wanted cpu:N, N from 1", env);
-}
+/* Counts steps: from the one that fails on the device is lost. */
+static Fault fault = {.name = "cpu", .code = 1, .min = 1, .max = 1};
 
 static bool cpu_open(const DeviceOptions *opt, Device **out, Error *err)
 {
@@ -39,13 +31,11 @@ static bool cpu_open(const DeviceOptions *opt, Device **out, Error *err)
                 opt->level);
         isa &= want;
     }
-    int64_t fault_step;
-    if (!read_fault(&fault_step, err))
+    if (!fault_read(&fault, err))
         return false;
     Device *d = mem_zalloc(sizeof *d);
     if (!d)
         return err_nomem(err, "cpu device", sizeof *d);
-    d->fault_step = fault_step;
     if (!team_open(opt->threads > 0 ? opt->threads : team_cores(), &d->team, err)) {
         mem_free(d);
         return false;
@@ -425,9 +415,9 @@ static bool cpu_submit(Device *d, Program *p, KvPool *pool, const StepBlock *s, 
                        Error *err)
 {
     *ticket = 0;
-    if (d->fault_step > 0 && ++d->steps >= d->fault_step)
-        return err_set(err, ERR_LOST, "cpu: step %lld is lost, as MERE_FAULT says",
-                       (long long)d->steps);
+    d->lost = d->lost || fault_next(&fault) != 0;
+    if (d->lost)
+        return err_set(err, ERR_LOST, "cpu: the device is lost, as MERE_FAULT says");
     if (!check_step(p, pool, s, err))
         return false;
     set_step(p, pool, s);

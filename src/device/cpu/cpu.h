@@ -25,7 +25,7 @@ struct Device {
     LinClass lin_class;
     Numerics numerics;
     char describe[128];
-    int64_t steps, fault_step; /* MERE_FAULT: from this step on the device is lost; 0: never */
+    bool lost; /* by MERE_FAULT */
 };
 
 struct KvPool {

@@ -1,11 +1,10 @@
 #include "device/cuda/cuda_api.h"
 
-#include "base/str.h"
+#include "device/fault.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
+#include <string.h>
 
 /* One driver a process, never unloaded: it has threads and exit handlers of its own. */
 static struct {
@@ -15,10 +14,9 @@ static struct {
 #define CUDA_FN(name, symbol, kind, params, args) int(*name) params;
 #include "device/cuda/cuda_api.def"
 #undef CUDA_FN
-    atomic_uint_fast64_t calls;
-    atomic_uint_fast64_t fail_at; /* value of `calls` that fails; 0: none */
-    atomic_int fail_code;
-} api = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    Fault fault;
+} api = {.lock = PTHREAD_MUTEX_INITIALIZER,
+         .fault = {.name = "cuda", .code = 999, .min = 1, .max = 999}};
 
 /* ---- results ---- */
 
@@ -64,24 +62,14 @@ static bool check(int code, const char *call, Error *err)
     return err_set(err, as, "cuda: %s failed: %s (%d)", call, name, code);
 }
 
-/* Counts a call; the result it must pretend, or CU_SUCCESS. */
-static int enter(void)
-{
-    const uint64_t n = atomic_fetch_add_explicit(&api.calls, 1, memory_order_relaxed) + 1;
-    if (n != atomic_load_explicit(&api.fail_at, memory_order_relaxed))
-        return CU_SUCCESS;
-    return atomic_load_explicit(&api.fail_code, memory_order_relaxed);
-}
-
 void cuda_api_fail_at(uint64_t n, int code)
 {
-    atomic_store(&api.fail_code, code);
-    atomic_store(&api.fail_at, n ? atomic_load(&api.calls) + n : 0);
+    fault_at(&api.fault, n, code);
 }
 
 uint64_t cuda_api_calls(void)
 {
-    return atomic_load(&api.calls);
+    return atomic_load(&api.fault.calls);
 }
 
 /* ---- calls ---- */
@@ -91,7 +79,7 @@ enum { DO, UNDO };
 #define CUDA_FN(name, symbol, kind, params, args)                                                  \
     static int name##_code params                                                                  \
     {                                                                                              \
-        const int pretend = enter();                                                               \
+        const int pretend = fault_next(&api.fault);                                                \
         if (pretend == CU_SUCCESS)                                                                 \
             return api.name args;                                                                  \
         if ((kind) == UNDO)                                                                        \
@@ -132,27 +120,6 @@ bool cuda_api_find_function(CuModule m, const char *name, CuFunction *f, Error *
 
 /* ---- loading ---- */
 
-/* MERE_FAULT=cuda:N[:CODE] */
-static bool read_fault(Error *err)
-{
-    const char *env = getenv("MERE_FAULT");
-    if (!env || strncmp(env, "cuda:", 5) != 0)
-        return true;
-    Str n = str_from(env + 5);
-    int64_t code = 999;
-    int64_t at;
-    const char *colon = memchr(n.ptr, ':', n.len);
-    if (colon && !str_to_int(str_from(colon + 1), 1, 999, &code))
-        return err_set(err, ERR_USAGE, "MERE_FAULT=%s: wanted cuda:N:CODE, CODE 1 to 999", env);
-    if (colon)
-        n.len = (size_t)(colon - n.ptr);
-    if (!str_to_int(n, 1, INT64_MAX, &at))
-        return err_set(err, ERR_USAGE, "MERE_FAULT=%s: wanted cuda:N[:CODE], N from 1", env);
-    atomic_store(&api.fail_code, (int)code);
-    atomic_store(&api.fail_at, (uint64_t)at);
-    return true;
-}
-
 static bool find_symbols(void *lib, Error *err)
 {
     /* A data pointer is copied into a function pointer: C has no cast for it. */
@@ -174,8 +141,6 @@ static bool find_symbols(void *lib, Error *err)
 static bool load(bool *present, Error *err)
 {
     *present = false;
-    if (!read_fault(err))
-        return false;
     void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!lib)
         return true;
@@ -191,10 +156,10 @@ static bool load(bool *present, Error *err)
 bool cuda_api_load(bool *present, Error *err)
 {
     (void)pthread_mutex_lock(&api.lock);
-    if (!api.ok) /* a driver that failed to start may start the next time */
-        api.ok = load(&api.present, err);
+    bool ok = fault_read(&api.fault, err);
+    if (ok && !api.ok) /* a driver that failed to start may start the next time */
+        ok = api.ok = load(&api.present, err);
     *present = api.present;
-    const bool ok = api.ok;
     (void)pthread_mutex_unlock(&api.lock);
     return ok;
 }

@@ -2,8 +2,8 @@
  * constants that are used. Nothing is linked and nothing of NVIDIA's headers is included.
  *
  * For each line of cuda_api.def there is  bool cuda_api_<name>(parameters, Error *err).  Every call
- * is counted over the process and can be made to fail: by cuda_api_fail_at, or by the environment,
- * MERE_FAULT=cuda:N[:CODE] (the N-th call of the process returns CUresult CODE, 999 if not given).
+ * is counted and can be made to fail: by cuda_api_fail_at, or by MERE_FAULT=cuda:N[:CODE]
+ * (fault.h; CODE is a CUresult, 999 if not given).
  *
  * Errors name the entry point and the driver's name of the result. ERR_NOMEM: out of memory;
  * ERR_LOST: the context is gone and every later call in it would fail too (launch failure, illegal
@@ -87,6 +87,6 @@ MUST_CHECK bool cuda_api_find_function(CuModule m, const char *name, CuFunction 
 
 /* Fault injection: the n-th call from now (1: the next) returns `code`; 0: none. */
 void cuda_api_fail_at(uint64_t n, int code);
-uint64_t cuda_api_calls(void); /* since the process began */
+uint64_t cuda_api_calls(void); /* since the process began, or as fault.h says */
 
 #endif

@@ -1,43 +1,17 @@
 #include "device/vulkan/vk_api.h"
 
-#include "base/str.h"
+#include "device/fault.h"
 
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
-/* The call that fails, and those made so far: of the process, as a device and the list of devices
- * before it have a VkApi each. */
-static atomic_ullong n_calls;
-static atomic_ullong fail_at;
-static atomic_int fail_code;
+/* Of the process: a device and the list of devices before it have a VkApi each. */
+static Fault fault = {.name = "vulkan", .code = VK_ERROR_UNKNOWN, .min = INT32_MIN, .max = -1};
 
 bool vk_api_fault(Error *err)
 {
-    static char seen[64];
-    const char *text = getenv("MERE_FAULT");
-    if (!text || strncmp(text, "vulkan:", 7) != 0)
-        text = "";
-    if (strcmp(text, seen) == 0)
-        return true;
-    int64_t at = 0;
-    int64_t code = VK_ERROR_UNKNOWN;
-    if (*text) {
-        const char *n = text + 7;
-        const char *colon = strchr(n, ':');
-        const Str count = {n, colon ? (size_t)(colon - n) : strlen(n)};
-        if (!str_to_int(count, 1, INT64_MAX, &at) ||
-            (colon && !str_to_int(str_from(colon + 1), INT32_MIN, -1, &code)) ||
-            strlen(text) >= sizeof seen)
-            return err_set(err, ERR_USAGE, "MERE_FAULT is \"%.40s\", wanted vulkan:CALL[:RESULT]",
-                           text);
-    }
-    (void)snprintf(seen, sizeof seen, "%s", text);
-    atomic_store(&n_calls, 0);
-    atomic_store(&fail_code, (int)code);
-    atomic_store(&fail_at, (unsigned long long)at);
-    return true;
+    return fault_read(&fault, err);
 }
 
 typedef void (*Symbol)(void);
@@ -115,11 +89,8 @@ bool vk_api_fails(VkApi *api)
         api->injected = VK_ERROR_DEVICE_LOST;
         return true;
     }
-    const unsigned long long n = atomic_fetch_add(&n_calls, 1) + 1;
-    if (n != atomic_load(&fail_at))
-        return false;
-    api->injected = (VkResult)atomic_load(&fail_code);
-    return true;
+    api->injected = (VkResult)fault_next(&fault);
+    return api->injected != VK_SUCCESS;
 }
 
 static const char *result_name(VkResult r)

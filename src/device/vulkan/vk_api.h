@@ -1,10 +1,9 @@
 /* vk_api.h: libvulkan, loaded at run time: nothing is linked, and a program without a driver runs.
  *
  * Every call that can fail goes through VK_TRY, which counts it, can make it fail, and turns a
- * VkResult into an Error that names the call. MERE_FAULT="vulkan:N[:CODE]" makes the N-th call of
- * the process fail with that VkResult (default -13, VK_ERROR_UNKNOWN); the count starts again
- * whenever vk_api_fault finds another value of the variable. A lost device stays lost: every later
- * call through the same VkApi fails with ERR_LOST. One thread per VkApi. */
+ * VkResult into an Error that names the call. MERE_FAULT=vulkan:N[:CODE] makes the N-th call fail
+ * (fault.h; CODE is a VkResult, -13, VK_ERROR_UNKNOWN, if not given). A lost device stays lost:
+ * every later call through the same VkApi fails with ERR_LOST. One thread per VkApi. */
 #ifndef MERE_DEVICE_VULKAN_VK_API_H
 #define MERE_DEVICE_VULKAN_VK_API_H
 
