@@ -65,11 +65,11 @@ uint key_of(float x)
 
 float float_of(uint key) { return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key); }
 
-uint64_t times(uint64_t a, float f) // f in [0, 1]
+uint64_t times(uint64_t a, float f) // f in [0, 1], as at least 2^-32: of a sum of weights above 0
 {
     if (f >= 1.0)
         return a;
-    const uint64_t m = uint64_t(uint(f * 4294967296.0));
+    const uint64_t m = uint64_t(max(uint(f * 4294967296.0), 1u));
     return (a >> 32) * m + ((a & 0xfffffffful) * m >> 32);
 }
 
@@ -205,8 +205,8 @@ uint draw(uint at)
         kept = mass(0, true, 0.0);
     }
     if (top_p > 0.0 && top_p < 1.0) {
-        const uint64_t part = times(kept, top_p);
-        const uint64_t want = part > 0 ? part - 1 : 0;
+        /* Above 0. In `part > 0 ? part - 1 : 0` NVIDIA's 580.159 loses the upper half. */
+        const uint64_t want = times(kept, top_p) - 1;
         select(want, false, key, above, n);
         const uint64_t w = fixed_of(weight(float_of(key)));
         kept = min(kept, above + ((want - above) / w + 1) * w);
