@@ -1,7 +1,8 @@
 /* smollm2.h: SmolLM2-135M-Instruct's golden answers (tests/data/real: transformers in F32 on the
  * dequantised weights) and how a model is held against them; test programs of real/ include it.
  *
- * The GGUF is looked for in the directory MERE_TEST_MODELS, then in the model store. */
+ * The GGUF is looked for in the directory MERE_TEST_MODELS, then in the model store. It runs on the
+ * device MERE_TEST_DEVICE, which is printed (default cpu). */
 #ifndef MERE_TESTS_SMOLLM2_H
 #define MERE_TESTS_SMOLLM2_H
 
@@ -40,8 +41,14 @@ static void fix_open(Fix *f, const char *name)
     opt.numerics = MERE_EXACT;
     opt.slots = 4;
     opt.ctx = 256;
+    const char *device = getenv("MERE_TEST_DEVICE");
+    device = device ? device : "cpu";
+    opt.device = (MereStr){device, strlen(device)};
     if (!mere_engine_open(&opt, &f->engine, &err))
         fail_msg("%s", err.msg);
+    const MereStr id = mere_engine_device_id(f->engine);
+    print_message("on %.*s\n", (int)id.len, id.ptr);
+    assert_true(id.len == strlen(device) && memcmp(id.ptr, device, id.len) == 0);
     if (!mere_model_open(f->engine, (MereStr){name, strlen(name)}, &opt, &f->model, &err))
         fail_msg("%s", err.msg);
     arena_init(&f->arena, "test");
