@@ -3,7 +3,7 @@
 # usage: scripts/gpu-checks.sh BUILD [-o LOGS] [-s] [-t SECONDS] [DEVICE ...]
 #   BUILD: a build directory with its tests; DEVICE: as `mere devices` names them (default: all that are no CPU).
 #   -o: where each program's output goes (default BUILD/gpu-checks). -t: limit for each program (default 600).
-#   -s: on CUDA also compute-sanitizer's memcheck over the tests of operations and products, where it is installed.
+#   -s: on CUDA also compute-sanitizer's memcheck over the tests of operations, products and sampling, where it is installed.
 # A line for each program: device, program, its summary, seconds. Exit 1 when one failed.
 set -eu
 build=$1
@@ -30,7 +30,7 @@ check() { # check DEVICE NAME COMMAND...
     rc=0
     MERE_TEST_DEVICE=$device timeout "$limit" "$@" >"$log" 2>&1 || rc=$?
     case $rc in
-    0) said=$(grep -hE '^\[  PASSED|^tokens |ERROR SUMMARY' "$log" | tr '\n' ' ') ;;
+    0) said=$(grep -hE '^on |^\[  PASSED|^tokens |^[0-9]+ tokens of|ERROR SUMMARY' "$log" | tr '\n' ' ') ;;
     77) said="skipped" ;;
     124) said="FAILED: more than $limit s" failed=1 ;;
     *) said="FAILED ($rc): $(grep -hE 'ERROR|LINE|Error|error' "$log" | head -n 3 | tr '\n' ' ')" failed=1 ;;
@@ -45,8 +45,10 @@ for device in "$@"; do
     case $device in cuda:*)
         [ -n "$sanitize" ] || continue
         sanitizer=$(command -v compute-sanitizer) || { echo "gpu-checks: compute-sanitizer is not installed" >&2; exit 1; }
-        for program in device_ops device_lin; do
-            check "$device" "memcheck test_$program" "$sanitizer" --tool memcheck --error-exitcode 9 "$build/tests/test_$program"
+        # That a module lacks a kernel of a name is an answer, no error: api-errors would count it.
+        for program in "device test_sampling" device_ops device_lin; do
+            # shellcheck disable=SC2086 # a program and its one test
+            check "$device" "memcheck test_$program" "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$build/tests"/test_$program
         done
         ;;
     esac

@@ -325,11 +325,12 @@ static uint64_t used(const NetRun *r)
 }
 
 /* What weights, pool and program take is what was said beforehand: within 2 % and a page for each
- * of a few allocations. */
+ * of a few allocations. CUDA's pages are of 2 MiB, and its driver needs less than what is planned
+ * for it where graphs are as small as these. */
 static void test_memory(void **state)
 {
     (void)state;
-    const double slack = 64 * 1024;
+    const double slack = strncmp(net_device(), "cuda", 4) == 0 ? 3 * 2097152 : 64 * 1024;
     Net n;
     NetRun r;
     Error err;
