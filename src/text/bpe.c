@@ -115,13 +115,6 @@ bool bpe_reserve(Bpe *b, int64_t n, Error *err)
     return true;
 }
 
-static int32_t part_id(const Bpe *b, Str part, VocabKey key)
-{
-    if (part.len == 1)
-        return b->byte_id[(unsigned char)part.ptr[0]];
-    return vocab_find_key(b->vocab, part.ptr, part.len, key);
-}
-
 static bool makes(const Vocab *v, int64_t id, Str both)
 {
     return vocab_has(v, id) && !(v->flags[id] & VOCAB_RAW) &&
@@ -147,9 +140,10 @@ static int32_t result_id(Bpe *b, Str both)
 
 static bool resolve(Bpe *b, const BpeQueued *q, Error *err)
 {
-    const Str right = {q->text + q->left_len, q->len - q->left_len};
-    const int32_t l = part_id(b, (Str){q->text, q->left_len}, q->left);
-    const int32_t r = part_id(b, right, q->right);
+    /* Parts of one byte too: to ask costs more than to look them up. */
+    const int32_t l = vocab_find_key(b->vocab, q->text, q->left_len, q->left);
+    const int32_t r =
+        vocab_find_key(b->vocab, q->text + q->left_len, q->len - q->left_len, q->right);
     const int32_t id = q->id >= 0 ? q->id : vocab_find(b->vocab, (Str){q->text, q->len});
     if (l < 0 || r < 0 || id < 0)
         return err_set(err, ERR_FORMAT, "%s: merge %lld: its %s is no token of the vocabulary",

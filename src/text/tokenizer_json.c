@@ -77,16 +77,20 @@ static bool quick(const Open *o)
     return o->t->spelling == TOKENIZER_ALPHABET && !o->t->word_end;
 }
 
+static bool spelled_reserve(Open *o, int64_t cap, Error *err)
+{
+    Spelled *spelled = mem_realloc(o->spelled, (size_t)cap * sizeof *spelled);
+    if (!spelled)
+        return err_nomem(err, o->doc, (size_t)cap * sizeof *spelled);
+    o->spelled = spelled;
+    o->spelled_cap = cap;
+    return true;
+}
+
 static bool spelled_at(Open *o, int64_t id, Str text, Error *err)
 {
-    if (id >= o->spelled_cap) {
-        const int64_t cap = id < 1024 ? 1024 : id * 2;
-        Spelled *spelled = mem_realloc(o->spelled, (size_t)cap * sizeof *spelled);
-        if (!spelled)
-            return err_nomem(err, o->doc, (size_t)cap * sizeof *spelled);
-        o->spelled = spelled;
-        o->spelled_cap = cap;
-    }
+    if (id >= o->spelled_cap && !spelled_reserve(o, id * 2 + 1, err))
+        return false;
     while (o->n_spelled <= id)
         o->spelled[o->n_spelled++] = (Spelled){0};
     o->spelled[id] = (Spelled){(uint32_t)(text.ptr - o->json.ptr), (uint32_t)text.len};
@@ -118,7 +122,10 @@ static bool scan_token(Open *o, JsonScan *s, bool *done, Error *err)
 
 static bool read_table(Open *o, JsonScan *s, Error *err)
 {
-    if (!jsonscan_open(s, '{', err))
+    /* Tokens that come with merges take 45 to 70 bytes of a file, merges themselves 20 or more. */
+    const int64_t about = (s->end - s->p) / 48;
+    if (!jsonscan_open(s, '{', err) || !vocab_reserve(&o->t->vocab, about, err) ||
+        (quick(o) && !spelled_reserve(o, about + 1, err)))
         return false;
     s->loose = true; /* tokenizer_add_token tests them */
     for (;;) {
@@ -337,7 +344,7 @@ static bool scan_merge(Open *o, JsonScan *s, bool *done, Error *err)
 /* "left right", or ["left", "right"]. */
 static bool read_merges(Open *o, JsonScan *s, Error *err)
 {
-    if (!jsonscan_open(s, '[', err))
+    if (!jsonscan_open(s, '[', err) || !bpe_reserve(&o->t->bpe, (s->end - s->p) / 20, err))
         return false;
     int64_t rank = 0;
     s->loose = true;

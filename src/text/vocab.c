@@ -27,12 +27,26 @@ static bool set_cap(Vocab *v, int cap, Error *err)
     if (!flags)
         return err_nomem(err, v->doc, (size_t)cap);
     v->flags = flags;
-    if (cap > v->cap) {
-        memset(tokens + v->cap, 0, (size_t)(cap - v->cap) * sizeof *tokens);
-        memset(flags + v->cap, 0, (size_t)(cap - v->cap));
-    }
     v->cap = cap;
     return true;
+}
+
+static bool set_blob(Vocab *v, size_t cap, Error *err)
+{
+    char *blob = mem_realloc(v->blob, cap);
+    if (!blob)
+        return err_nomem(err, v->doc, cap);
+    v->blob = blob;
+    v->blob_cap = cap;
+    return true;
+}
+
+bool vocab_reserve(Vocab *v, int64_t n, Error *err)
+{
+    const int cap = n < TOKENIZER_VOCAB_MAX ? (int)n : TOKENIZER_VOCAB_MAX;
+    const size_t bytes = (size_t)cap * 8;
+    return (cap <= v->cap || set_cap(v, cap, err)) &&
+           (bytes <= v->blob_cap || set_blob(v, bytes, err));
 }
 
 static bool room(Vocab *v, int64_t id, Error *err)
@@ -47,8 +61,10 @@ static bool room(Vocab *v, int64_t id, Error *err)
         if (!set_cap(v, cap, err))
             return false;
     }
-    if (id >= v->n)
-        v->n = (int)id + 1;
+    for (; v->n <= id; v->n++) {
+        v->tokens[v->n] = (VocabToken){0};
+        v->flags[v->n] = 0;
+    }
     return true;
 }
 
@@ -59,16 +75,9 @@ char *vocab_begin(Vocab *v, size_t len, Error *err)
         err_set(err, ERR_FORMAT, "%s: the vocabulary has more than 4 GiB", v->doc);
         return NULL;
     }
-    if (!v->blob || v->blob_len + len > v->blob_cap) {
-        const size_t cap = (v->blob_len + len) * 2 + 4096;
-        char *blob = mem_realloc(v->blob, cap);
-        if (!blob) {
-            err_nomem(err, v->doc, cap);
-            return NULL;
-        }
-        v->blob = blob;
-        v->blob_cap = cap;
-    }
+    if ((!v->blob || v->blob_len + len > v->blob_cap) &&
+        !set_blob(v, (v->blob_len + len) * 2 + 4096, err))
+        return NULL;
     return v->blob + v->blob_len;
 }
 
@@ -255,14 +264,8 @@ bool vocab_freeze(Vocab *v, Error *err)
 {
     if (v->n > 0 && !set_cap(v, v->n, err))
         return false;
-    if (v->blob_len > 0) {
-        const size_t cap = v->blob_len + VOCAB_PAD;
-        char *blob = mem_realloc(v->blob, cap);
-        if (!blob)
-            return err_nomem(err, v->doc, cap);
-        v->blob = blob;
-        v->blob_cap = cap;
-    }
+    if (v->blob_len > 0 && !set_blob(v, v->blob_len + VOCAB_PAD, err))
+        return false;
     v->bytes = v->blob_cap + (size_t)v->cap * (sizeof *v->tokens + 1) +
                (size_t)v->n_slots * sizeof *v->slots;
     return true;

@@ -53,6 +53,8 @@ typedef struct Vocab {
 void vocab_init(Vocab *v, const char *doc);
 void vocab_free(Vocab *v);
 
+/* About how many tokens will come: what grows is copied, again and again. */
+MUST_CHECK bool vocab_reserve(Vocab *v, int64_t n, Error *err);
 /* Copies `bytes`. ERR_FORMAT: id outside [0, TOKENIZER_VOCAB_MAX) or taken. */
 MUST_CHECK bool vocab_add(Vocab *v, int64_t id, Str bytes, unsigned flags, Error *err);
 /* The same in two steps: room for up to `len` bytes (NULL: none), which are written there, and the
