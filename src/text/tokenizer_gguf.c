@@ -421,7 +421,8 @@ static bool build(Arena *a, const TokenizerGguf *g, Tokenizer *t, Error *err)
     t->bos = g->bos;
     t->eos = g->eos;
     t->eot = g->eot;
-    if (!set_kind(t, g, err) || !add_tokens(t, g, err))
+    if (!set_kind(t, g, err) || !vocab_reserve(&t->vocab, g->n_tokens, err) ||
+        !add_tokens(t, g, err))
         return false;
     if (!t->by_score) {
         bpe_init(&t->bpe, &t->vocab);
