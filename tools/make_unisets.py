@@ -106,7 +106,8 @@ def table(kind, name, rows):
     print(f"\nstatic const {kind} {name}[] = {{")
     line = "   "
     for row in rows:
-        cell = " {" + ", ".join(f"0x{v:X}" for v in row) + "},"
+        first, last, *to = (f"0x{v:X}" for v in row)
+        cell = f" {{{{{first}, {last}}}, {to[0]}}}," if to else f" {{{first}, {last}}},"
         if len(line) + len(cell) > 100:
             print(line)
             line = "   "

@@ -4,39 +4,41 @@
 
 #include <utf8proc.h>
 
+/* The element of ascending ranges that holds cp, or NULL; each element of `size` bytes begins with
+ * its UniRange. */
+static const void *find(const void *at, size_t n, size_t size, uint32_t cp)
+{
+    const char *low = at;
+    while (n > 0) {
+        const char *middle = low + n / 2 * size;
+        const UniRange *r = (const UniRange *)(const void *)middle;
+        if (r->first <= cp && cp <= r->last)
+            return middle;
+        if (r->last < cp) {
+            low = middle + size;
+            n -= n / 2 + 1;
+        } else {
+            n /= 2;
+        }
+    }
+    return NULL;
+}
+
 bool unisets_has(UniSet set, uint32_t cp)
 {
     const UniTable *t = &unisets_tables[set];
-    size_t lo = 0;
-    size_t hi = t->n;
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (t->at[mid].last < cp)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < t->n && t->at[lo].first <= cp;
+    return find(t->at, t->n, sizeof *t->at, cp) != NULL;
 }
 
 static const UniMapped *mapped(const UniMap *m, uint32_t cp)
 {
-    size_t lo = 0;
-    size_t hi = m->n;
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (m->at[mid].last < cp)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < m->n && m->at[lo].first <= cp ? &m->at[lo] : NULL;
+    return find(m->at, m->n, sizeof *m->at, cp);
 }
 
 uint32_t unisets_lower(uint32_t cp)
 {
     const UniMapped *m = mapped(&unisets_map_lower, cp);
-    return m ? m->to + (cp - m->first) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    return m ? m->to + (cp - m->from.first) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
 }
 
 bool unisets_is_word(uint32_t cp)

@@ -26,7 +26,8 @@ typedef struct UniTable {
 } UniTable;
 
 typedef struct UniMapped {
-    uint32_t first, last, to;
+    UniRange from;
+    uint32_t to;
 } UniMapped;
 
 typedef struct UniMap {

@@ -5,22 +5,13 @@
  *   {"source": "..."}                  renders once
  * Each render answers a line: {"text": ...} or {"error": ...}. The clock stands still. */
 #include "base/json.h"
+#include "fixed_now.h"
 #include "text/template.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { LINE_MAX_BYTES = 64 << 20, OUT_MAX_BYTES = 64 << 20 };
-
-/* 2026-03-14 15:09:26, a Saturday. */
-static const struct tm fixed_now = {.tm_year = 126,
-                                    .tm_mon = 2,
-                                    .tm_mday = 14,
-                                    .tm_hour = 15,
-                                    .tm_min = 9,
-                                    .tm_sec = 26,
-                                    .tm_wday = 6,
-                                    .tm_yday = 72};
 
 typedef struct Kept {
     char *name;

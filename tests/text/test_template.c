@@ -3,17 +3,8 @@
 #include "text/text_data.h"
 
 #include "base/clock.h"
+#include "fixed_now.h"
 #include "text/template.h"
-
-/* 2026-03-14 15:09:26, a Saturday. */
-static const struct tm fixed_now = {.tm_year = 126,
-                                    .tm_mon = 2,
-                                    .tm_mday = 14,
-                                    .tm_hour = 15,
-                                    .tm_min = 9,
-                                    .tm_sec = 26,
-                                    .tm_wday = 6,
-                                    .tm_yday = 72};
 
 static bool render(Str source, const json_t *vars, const TemplateLimits *limits, StrBuf *out,
                    Error *err)
