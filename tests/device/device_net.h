@@ -8,6 +8,7 @@
 #include "support/quant_golden.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "base/num.h"
 #include "device/device.h"
 #include "device/gpu/gpu_weight.h"

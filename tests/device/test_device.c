@@ -360,6 +360,40 @@ static void test_memory(void **state)
     net_free(&n);
 }
 
+/* Steps take no memory, the first ones neither: of the host, where every allocation fails
+ * meanwhile, and of the device. */
+static void test_steps_take_nothing(void **state)
+{
+    (void)state;
+    enum { STEPS = 40 };
+    const int prompt[NET_SEQS] = {3, 0, 1};
+    float all[NET_VOCAB * 4];
+    float logits[NET_VOCAB];
+    Net n;
+    NetRun r;
+    Error err;
+    build(&n, NET_VOCAB, 4, 2);
+    open_net(&r, &n, net_device());
+    const uint64_t before = used(&r);
+    mem_fail_at(1, true);
+    bool ok = net_step(&r, prompt, all, &err);
+    for (int i = 0; ok && i < STEPS; i++) {
+        const SampleDesc d = {
+            .slot = 1, .temperature = 1, .top_k = 9, .top_p = 0.9F, .random = 0.3};
+        SampleResult result;
+        uint64_t ticket;
+        ok = submit_row(&r, 0, i, &d, &result, logits, &ticket, &err) &&
+             r.ops->wait(r.device, r.program, ticket, net_deadline(), &err);
+    }
+    const uint64_t allocations = mem_count_get();
+    mem_fail_at(0, false);
+    net_must(ok, &err);
+    assert_int_equal(allocations, 0);
+    assert_true(used(&r) == before);
+    net_close(&r);
+    net_free(&n);
+}
+
 /* ---- faults ---- */
 
 /* Everything that a session does, once; false with the first error. */
@@ -528,7 +562,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_copies),         cmocka_unit_test(test_many_copies),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_shared_weights), cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_faults),         cmocka_unit_test(test_steps_take_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
