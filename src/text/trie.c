@@ -35,6 +35,46 @@ static int by_bytes(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
+/* Ascending by head, a byte at a time from the last; equal heads stay in their order. After eight
+ * turns the keys are back in their own place. */
+static void sort_by_head(Key *keys, Key *spare, int64_t n)
+{
+    int64_t count[8][256] = {{0}};
+    for (int64_t i = 0; i < n; i++) {
+        for (int b = 0; b < 8; b++)
+            count[b][keys[i].head >> 8 * b & 255]++;
+    }
+    Key *from = keys;
+    Key *to = spare;
+    for (int b = 0; b < 8; b++) {
+        int64_t next = 0;
+        for (int v = 0; v < 256; v++) {
+            const int64_t have = count[b][v];
+            count[b][v] = next;
+            next += have;
+        }
+        for (int64_t i = 0; i < n; i++)
+            to[count[b][from[i].head >> 8 * b & 255]++] = from[i];
+        Key *const t = from;
+        from = to;
+        to = t;
+    }
+}
+
+/* Ascending by bytes, then by id. */
+static void sort(Key *keys, Key *spare, int64_t n)
+{
+    sort_by_head(keys, spare, n);
+    for (int64_t i = 0; i < n;) {
+        int64_t end = i + 1;
+        while (end < n && keys[end].head == keys[i].head)
+            end++;
+        if (end - i > 1)
+            qsort(&keys[i], (size_t)(end - i), sizeof *keys, by_bytes);
+        i = end;
+    }
+}
+
 static int64_t collect(const Vocab *v, unsigned without, Key *keys)
 {
     int64_t n = 0;
@@ -44,7 +84,12 @@ static int64_t collect(const Vocab *v, unsigned without, Key *keys)
             continue;
         keys[n++] = (Key){head_of(s), s.ptr, (uint32_t)s.len, id};
     }
-    qsort(keys, (size_t)n, sizeof *keys, by_bytes);
+    return n;
+}
+
+/* Of tokens of the same bytes the first is kept; returns how many are. */
+static int64_t drop_twins(Key *keys, int64_t n)
+{
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
         const Key *last = kept ? &keys[kept - 1] : NULL;
@@ -102,10 +147,18 @@ bool trie_build(Arena *a, const Vocab *v, unsigned without, Trie *out, Error *er
     *out = (Trie){0};
     Range *wait = NULL;
     bool ok = false;
-    Key *keys = mem_alloc(((size_t)v->n + 1) * sizeof *keys);
-    if (!keys)
-        return err_nomem(err, v->doc, ((size_t)v->n + 1) * sizeof *keys);
-    const int64_t n = collect(v, without, keys);
+    const size_t key_bytes = ((size_t)v->n + 1) * sizeof(Key);
+    Key *keys = mem_alloc(key_bytes);
+    Key *spare = mem_alloc(key_bytes);
+    if (!keys || !spare) {
+        mem_free(keys);
+        mem_free(spare);
+        return err_nomem(err, v->doc, key_bytes);
+    }
+    int64_t n = collect(v, without, keys);
+    sort(keys, spare, n);
+    mem_free(spare);
+    n = drop_twins(keys, n);
     const uint64_t n_nodes = count_nodes(keys, n);
     if (n_nodes >= UINT32_MAX) {
         err_set(err, ERR_FORMAT, "%s: the vocabulary has more than 4 GiB", v->doc);
