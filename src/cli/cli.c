@@ -250,6 +250,11 @@ const char *cli_bytes(uint64_t bytes, char out[24])
     return out;
 }
 
+double cli_rate(int n, double ms)
+{
+    return n > 0 && ms > 0 ? n * 1e3 / ms : 0;
+}
+
 const char *cli_memory(const Cli *c, char out[CLI_MEMORY])
 {
     MereStats st = {0};

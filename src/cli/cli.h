@@ -53,6 +53,8 @@ const char *cli_kv_name(MereKv kv);
 const char *cli_numerics(const Cli *c);
 /* "92.1 MB" (10^6) in `out`; returns out. */
 const char *cli_bytes(uint64_t bytes, char out[24]);
+/* n of something in ms milliseconds, a second; 0: there is none to say. */
+double cli_rate(int n, double ms);
 enum { CLI_MEMORY = 192 };
 /* "peak 1.1 GB of 1.2 GB planned, 0 B mapped", and the same of a device with its own memory. */
 const char *cli_memory(const Cli *c, char out[CLI_MEMORY]);

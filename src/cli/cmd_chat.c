@@ -524,11 +524,6 @@ static bool do_undo(Chat *chat, Str arg, Error *err)
     return true;
 }
 
-static double rate(int n, double ms)
-{
-    return n > 0 && ms > 0 ? n * 1e3 / ms : 0;
-}
-
 static bool do_stats(Chat *chat, Str arg, Error *err)
 {
     (void)arg;
@@ -540,9 +535,9 @@ static bool do_stats(Chat *chat, Str arg, Error *err)
             chat->info.ctx);
     fprintf(stderr, "  prompt    %d tokens, %d from the cache, %d read at %.1f tok/s\n",
             u->prompt_tokens, u->cached_tokens, u->prompt_tokens - u->cached_tokens,
-            rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
+            cli_rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
     fprintf(stderr, "  answer    %d tokens, the first after %.0f ms, then %.1f tok/s\n",
-            u->completion_tokens, u->ttft_ms, rate(u->completion_tokens - 1, u->decode_ms));
+            u->completion_tokens, u->ttft_ms, cli_rate(u->completion_tokens - 1, u->decode_ms));
     fprintf(stderr, "  memory    %s\n", cli_memory(chat->c, memory));
     return true;
 }

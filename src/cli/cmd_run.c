@@ -194,11 +194,6 @@ static bool follow(Run *r, uint64_t id, Error *err)
 
 /* ---- what is said at the end ---- */
 
-static double rate(int n, double ms)
-{
-    return n > 0 && ms > 0 ? n * 1e3 / ms : 0;
-}
-
 static void print_figures(const Run *r)
 {
     const MereUsage *u = &r->end.usage;
@@ -207,8 +202,8 @@ static void print_figures(const Run *r)
              "load %.0f ms, first token %.0f ms, prefill %d tokens %.1f tok/s, decode %d tokens "
              "%.1f tok/s, memory %s",
              r->c->load_ms, u->ttft_ms, u->prompt_tokens - u->cached_tokens,
-             rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms), u->completion_tokens,
-             rate(u->completion_tokens - 1, u->decode_ms), cli_memory(r->c, memory));
+             cli_rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms), u->completion_tokens,
+             cli_rate(u->completion_tokens - 1, u->decode_ms), cli_memory(r->c, memory));
     if (r->end.finish == MERE_FINISH_LENGTH && !r->c->o.has_n)
         cli_note(r->c, "the context of %d tokens is full", r->info.ctx);
 }
@@ -247,9 +242,9 @@ static int print_json(const Run *r)
     strbuf_add_cstr(&b, ",\"ttft_ms\":");
     jsonout_f64(&b, u->ttft_ms);
     strbuf_add_cstr(&b, ",\"prefill_tok_s\":");
-    jsonout_f64(&b, rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
+    jsonout_f64(&b, cli_rate(u->prompt_tokens - u->cached_tokens, u->prefill_ms));
     strbuf_add_cstr(&b, ",\"decode_tok_s\":");
-    jsonout_f64(&b, rate(u->completion_tokens - 1, u->decode_ms));
+    jsonout_f64(&b, cli_rate(u->completion_tokens - 1, u->decode_ms));
     strbuf_add_cstr(&b, "}");
     cli_add_memory(r->c, &b);
     strbuf_printf(&b, ",\"numerics\":\"%s\",\"seed\":%" PRIu64 "}\n", cli_numerics(r->c),
