@@ -2,6 +2,7 @@
 #include "text/bytelevel.h"
 #include "text/jsonscan.h"
 #include "text/tokenizer_steps.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #ifdef __SSE2__
@@ -285,10 +286,7 @@ static size_t bytes_of(const char *text, size_t len, size_t all, size_t token_by
         return len;
     if (all == token_bytes + 1 && (unsigned char)text[0] >= 0x80 && len > 1)
         return len - 1;
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return n;
+    return utf8_count((Str){text, len});
 }
 
 /* A merge spelled as the token `id` is, but for the space between its parts. */

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* A token by its first eight bytes, big-endian: most comparisons end there. */
+/* A token and its first eight bytes, big-endian, which put most in their order. */
 typedef struct Key {
     uint64_t head;
     const char *text;
@@ -20,12 +20,11 @@ static uint64_t head_of(Str s)
     return h;
 }
 
+/* Of equal heads. */
 static int by_bytes(const void *a, const void *b)
 {
     const Key *x = a;
     const Key *y = b;
-    if (x->head != y->head)
-        return x->head < y->head ? -1 : 1;
     const uint32_t n = x->len < y->len ? x->len : y->len;
     const int c = memcmp(x->text, y->text, n);
     if (c)
